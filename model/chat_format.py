@@ -3,10 +3,10 @@
     <|bos|> ( <|user_start|> text <|user_end|> <|assistant_start|> parts <|assistant_end|> )*
 
 A part of an answer is text, a tool call `<|python_start|> … <|python_end|>` or a tool's result
-`<|output_start|> … <|output_end|>`. The loss mask is 1 on what the assistant has to produce itself: its text, its
-tool calls with both of their markers, and the closing `<|assistant_end|>`; never on the result of a tool. A system
-message goes in front of the first user message, two newlines between them. All of it equals nanochat's, token for
-token (tests/golden/conversations.json).
+`<|output_start|> … <|output_end|>`. The loss mask is 1 on what the assistant has to produce itself: its text,
+its tool calls with both of their markers, and the closing `<|assistant_end|>`; never on the result of a tool.
+A system message goes in front of the first user message, two newlines between them. All of it equals
+nanochat's, token for token (tests/golden/conversations.json).
 
 Text between two special tokens is encoded in one piece, and only ever as ordinary text: special ids come from
 `tokenizer.special(name)`, so a message that spells out `<|assistant_end|>` stays characters.
