@@ -1,0 +1,1 @@
+"""Hydra groups and the typed schema that every composed config must satisfy."""
