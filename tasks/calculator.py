@@ -1,9 +1,9 @@
 """The calculator behind `<|python_start|> … <|python_end|>`: it computes, and never evaluates anything else.
 
-What it knows: decimal numbers, `+ - * /`, parentheses, signs, and `.count("…")` on a string literal, which is
-how the spelling tasks count letters. The text is parsed into a syntax tree and the tree is walked; there is no
-`eval`, no name, no power, no other method. Length, digits and depth are bounded first, so that an answer takes
-microseconds. Values follow Python (`7/2` is 3.5, `6/2` is 3.0), as in nanochat's tool.
+What it knows: decimal numbers, `+ - * /`, parentheses, signs, and `.count("…")` on a string literal, which
+is how the spelling tasks count letters. The text is parsed into a syntax tree and the tree is walked; there
+is no `eval`, no name, no power, no other method. Length, digits and depth are bounded first, so that an
+answer takes microseconds. Values follow Python (`7/2` is 3.5, `6/2` is 3.0), as in nanochat's tool.
 """
 
 import ast
