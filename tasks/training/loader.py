@@ -1,9 +1,9 @@
 """Rows of packed shards, in the order of a run.
 
-Batch s of a run is a pure function of (shards, seed, batch size, s): rows [s·B, (s+1)·B) of a seeded order. Nothing
-is remembered between batches, so a resume at any step, on any number of devices, reads exactly the rows that an
-uninterrupted run would have read. Every array handed out is fresh and read-only: a device may alias host memory
-(jax#37830), so no buffer is ever filled twice.
+Batch s of a run is a pure function of (shards, seed, batch size, s): rows [s·B, (s+1)·B) of a seeded order.
+Nothing is remembered between batches, so a resume at any step, on any number of devices, reads exactly the
+rows that an uninterrupted run would have read. Every array handed out is fresh and read-only: a device may
+alias host memory (jax#37830), so no buffer is ever filled twice.
 """
 
 from __future__ import annotations
@@ -26,8 +26,8 @@ from tasks.training.order import RowOrder
 class Batch:
     """What one optimizer step trains on.
 
-    rows:    int32 [grad_accum_steps, rows, seq_len + 1], read-only; a word w < 0 is token ~w that is no target.
-    sums:    uint32 [grad_accum_steps, rows], the checksum stored beside each row when it was packed.
+    rows: int32 [grad_accum_steps, rows, seq_len + 1], read-only; a word w < 0 is token ~w that is no target.
+    sums: uint32 [grad_accum_steps, rows], the checksum stored beside each row when it was packed.
     indices: int64 [grad_accum_steps, rows], the place of each row in its split.
     """
 
@@ -45,7 +45,7 @@ class RowSet:
         for name, rows, sums in shards:
             if len(rows) != len(sums):
                 raise InputError(
-                    f"{name} holds {len(rows)} rows but {len(sums)} checksums: build its shards again."
+                    f"{name} holds {len(rows)} rows but {len(sums)} checksums: repair its shards."
                 )
         self._shards = shards
         self._starts = np.cumsum([0] + [len(rows) for _, rows, _ in shards])
@@ -69,7 +69,7 @@ class RowSet:
         return int(self._shards[0][1].shape[1]) - 1
 
     def take(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-        """Fresh, read-only copies: rows int32 [*indices.shape, seq_len + 1], checksums uint32 [*indices.shape]."""
+        """Fresh, read-only copies: rows int32 [*indices, seq_len + 1] and checksums uint32 [*indices]."""
         rows = np.empty((indices.size, self.seq_len + 1), dtype=np.int32)
         sums = np.empty(indices.size, dtype=np.uint32)
         flat = indices.reshape(-1)
@@ -79,9 +79,8 @@ class RowSet:
             local = flat[here] - self._starts[shard]
             _, shard_rows, shard_sums = self._shards[shard]
             rows[here], sums[here] = shard_rows[local], shard_sums[local]
-        rows, sums = rows.reshape(*indices.shape, -1), sums.reshape(indices.shape)
         rows.flags.writeable = sums.flags.writeable = False
-        return rows, sums
+        return rows.reshape(*indices.shape, -1), sums.reshape(indices.shape)
 
     def name(self, index: int) -> str:
         """Where a row lies, for messages: `train_00003.rows.npy row 17`."""
@@ -161,12 +160,12 @@ def check_enough_rows(rows: RowSet, needed: int, allow_repeat: bool, remedy: str
     have = len(rows)
     if have == 0:
         raise InputError(
-            "The training split holds no rows: the corpus is too small to fill one row of seq_len + 1."
+            "The training split holds no rows: the corpus is too small to fill one row of tokens."
         )
     if needed <= have or allow_repeat:
         return
     missing = math.ceil((needed - have) * rows.n_shards / have)
     raise InputError(
-        f"The run needs {needed:,} rows of {rows.seq_len:,} tokens and {have:,} exist in {rows.n_shards} shards: "
-        f"about {missing:,} more shards of this size are needed. {remedy}"
+        f"The run needs {needed:,} rows of {rows.seq_len:,} tokens and {have:,} exist in {rows.n_shards} "
+        f"shards: about {missing:,} more shards of this size are needed. {remedy}"
     )

@@ -1,12 +1,12 @@
 """A seeded order of n rows that is computed, not stored.
 
-`row_at(position)` is a bijection of each epoch [e·n, (e+1)·n) onto [0, n), the same on every machine, Python and
-NumPy version, and costs the same for position 0 and position 10⁹. It is a four-round Feistel network over the
-smallest even number of bits that holds n, applied again while a value falls outside [0, n) (cycle walking
-[Black and Rogaway 2002]; the domain is under 4·n, so under four rounds on average).
+`row_at(position)` is a bijection of each epoch [e·n, (e+1)·n) onto [0, n), the same on every machine, Python
+and NumPy version, and costs the same for position 0 and position 10⁹. It is a four-round Feistel network over
+the smallest even number of bits that holds n, applied again while a value falls outside [0, n) (cycle walking
+[Black and Rogaway 2002]; the domain is under 4·n, so fewer than four passes on average).
 
-Why not `numpy.random.Generator.permutation`: its stream may change between NumPy versions (NEP 19), which would
-make a resumed run see some rows twice and others never, and each epoch would hold 8 bytes a row in memory.
+Why not `numpy.random.Generator.permutation`: its stream may change between NumPy versions (NEP 19), which
+would make a resumed run see some rows twice and others never, and each epoch would hold 8 bytes a row.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ _ROUNDS = 4
 
 
 def _mix(words: np.ndarray) -> np.ndarray:
-    """The finaliser of SplitMix64 [Steele, Lea, Flood 2014]: uint64 in, uint64 out, every bit reaches every bit."""
+    """SplitMix64's finaliser [Steele, Lea, Flood 2014] of uint64: each input bit reaches each output bit."""
     words = (words ^ (words >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
     words = (words ^ (words >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
     return words ^ (words >> np.uint64(31))

@@ -1,4 +1,4 @@
-"""A small shards directory, packed by hand in the layout that `tasks.shards` and `tasks.conversations` write."""
+"""Small shards, made by hand in the layout that `tasks.shards` and `tasks.conversations` write."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import numpy as np
+
 from model.checksum import row_checksums
 
 

@@ -35,7 +35,7 @@ def test_seeds_and_epochs_differ_and_are_shuffled():
 
 
 def test_the_order_is_pinned():
-    """A change here re-orders the data of every run that is resumed: raise the stage versions if it is meant."""
+    """A change here re-orders the data of every resumed run: raise the stage versions if it is meant."""
     assert RowOrder(10, 7).row_at(np.arange(12)).tolist() == PINNED
 
 
