@@ -2,7 +2,6 @@
 
 import difflib
 import json
-import types
 import typing
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
@@ -30,12 +29,11 @@ def compose(overrides: Sequence[str] = ()) -> Config:
     Raises ConfigError with one sentence. Composes in the calling thread and leaves no Hydra state behind, since
     Hydra's registry is a process-wide singleton (KNOWN_FAILURES B21).
     """
-    for override in parse(overrides):
-        check_key(override)
+    words = [schema_word(override) for override in parse(overrides)]
     GlobalHydra.instance().clear()
     try:
         with hydra.initialize_config_dir(config_dir=str(CONF), version_base="1.3"):
-            composed = hydra.compose("config", overrides=list(overrides))
+            composed = hydra.compose("config", overrides=words)
         plain = OmegaConf.to_container(composed, resolve=True, throw_on_missing=False)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise ConfigError(f"The configuration cannot be composed: {first_line(error)}") from error
@@ -78,21 +76,27 @@ def parse(overrides: Sequence[str]) -> list[Override]:
     return parsed
 
 
-def check_key(override: Override) -> None:
-    """Raise ConfigError unless the override names a group or a field of the schema, also behind `+`."""
+def schema_word(override: Override) -> str:
+    """The override as Hydra is to see it; raises ConfigError unless it names a group or a field of the schema.
+
+    The YAML files hold only what differs from the schema's defaults, so a known field is added where it is absent
+    (`++`), whether or not the user wrote `+`.
+    """
     name = override.key_or_group
+    word = (override.input_line or "").lstrip("+")
     groups = {path.name for path in CONF.iterdir() if path.is_dir() and any(path.glob("*.yaml"))}
     if name in groups - {"prompts"} and isinstance(override.value(), str):
         choices = sorted(path.stem for path in (CONF / name).glob("*.yaml"))
         if override.value() not in choices:
             hint = did_you_mean(str(override.value()), choices)
             raise ConfigError(f"{name}={override.value()} does not exist: choose one of {', '.join(choices)}.{hint}")
-        return
+        return word
     known = field_paths(Config)
     if name not in known:
         raise ConfigError(f"There is no field '{name}'.{did_you_mean(name, _near_first(name, known))}")
     if override.is_delete():
         raise ConfigError(f"'{name}' cannot be deleted: give it the value null or another one.")
+    return f"++{word}"
 
 
 def field_paths(schema: Any, prefix: str = "") -> dict[str, Any]:
@@ -113,11 +117,12 @@ def first_line(error: BaseException) -> str:
 
 
 def _near_first(name: str, known: typing.Iterable[str]) -> list[str]:
-    """Candidates for a misspelt path: fields of the same section if the section exists, else all."""
-    section = name.rpartition(".")[0]
+    """Candidates for a wrong path: the same word in another section, else a near word of its section, else all."""
+    section, _, word = name.rpartition(".")
+    same = [path for path in known if path.rpartition(".")[2] == word]
     siblings = [path for path in known if path.rpartition(".")[0] == section]
-    near = difflib.get_close_matches(name, siblings, n=1, cutoff=0.5)
-    return near or list(known)
+    near = difflib.get_close_matches(name, siblings, n=1, cutoff=0.7)
+    return near or difflib.get_close_matches(name, same, n=1, cutoff=0.0) or list(known)
 
 
 def _missing(value: Any, path: str) -> list[str]:
@@ -133,7 +138,7 @@ def _sentence(problem: Any, plain: Any) -> str:
     path = ".".join(str(part) for part in where)
     value = problem.get("input")
     if problem["type"] in ("unexpected_keyword_argument", "extra_forbidden"):
-        known = [p for p in field_paths(Config)]
+        known = list(field_paths(Config))
         return f"There is no field '{path}'.{did_you_mean(path, _near_first(path, known))}"
     if problem["type"] in ("missing", "missing_argument"):
         return f"{path} is not set: give it as {path}=… on the command line."
