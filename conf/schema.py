@@ -40,12 +40,16 @@ class Scale:
 
 @dataclass(config=STRICT, frozen=True)
 class World:
-    """Sizes of the generated sample world (`tasks.world`)."""
+    """Sizes of the generated sample world (`tasks.world`). Facts grow with people, places and things; a bigger world
+    needs a longer run to be learnt."""
 
-    people: Annotated[int, Field(ge=4)] = 24
-    places: Annotated[int, Field(ge=4)] = 12
-    things: Annotated[int, Field(ge=4)] = 16
-    documents: Count = 6000  # documents of the training split
+    people: Annotated[int, Field(ge=8, le=96)] = 24
+    places: Annotated[int, Field(ge=4, le=12)] = 8
+    things: Annotated[int, Field(ge=4, le=24)] = 16
+    documents: Count = 30_000  # of the training split, some 40 tokens each
+    val_documents: Count = 400
+    conversations: Count = 6000  # for fine-tuning
+    questions: Annotated[int, Field(ge=8)] = 100  # of each evaluation task at most
 
 
 @dataclass(config=STRICT, frozen=True)

@@ -1,0 +1,166 @@
+"""The facts of one sample world, and which wording of each fact is kept for the evaluation.
+
+A world is an island: people, places and things with properties and relations to each other, besides the spelling of
+its words and sums of small numbers. Everything is a function of the sizes and the seed. Each fact holds out one
+completion, one question and one check; the training text tells and asks that same fact in all other ways, and other
+facts in this way. So a held-out question needs what a language model should do: connect a known wording with a known
+fact that it has never seen together.
+"""
+
+import random
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from functools import cached_property
+
+from conf.schema import World
+from tasks.world import words
+from tasks.world.forms import RELATIONS, Relation
+
+
+@dataclass(frozen=True)
+class Fact:
+    """`subject` has `object` by `relation`; `pool` are the objects that it could have had."""
+
+    relation: Relation
+    subject: str  # a name or noun; of a sum "3 and 4"
+    object: str
+    pool: tuple[str, ...]
+    held_completion: str  # forms that the training text never uses for this fact
+    held_question: str
+    held_check: str | None
+
+    def say(self, form: str, obj: str | None = None) -> str:
+        """The form filled in, with the true object or another one."""
+        first, _, second = self.subject.partition(" and ")
+        return form.format(s=self.subject, o=self.object if obj is None else obj, a=first, b=second)
+
+    @property
+    def answer(self) -> str:
+        """The sentence that states this fact in a conversation."""
+        return self.say(self.relation.statements[0])
+
+    @cached_property
+    def told(self) -> tuple[str, ...]:
+        """Statements that the training text may use."""
+        return tuple(form for form in self.relation.statements if form != self.held_completion)
+
+    @cached_property
+    def asked(self) -> tuple[str, ...]:
+        """Questions that the training text and conversations may use."""
+        return tuple(form for form in self.relation.questions if form != self.held_question)
+
+    @cached_property
+    def checked(self) -> tuple[str, ...]:
+        """Yes/no questions that the training text and conversations may use."""
+        return tuple(form for form in self.relation.checks if form != self.held_check)
+
+    def options(self, count: int, gold: int, rng: random.Random) -> list[str]:
+        """`count` different objects, the true one at index `gold`."""
+        wrong = rng.sample([obj for obj in self.pool if obj != self.object], count - 1)
+        return [*wrong[:gold], self.object, *wrong[gold:]]
+
+    def wrong(self, rng: random.Random) -> str:
+        """An object that this fact does not have."""
+        return rng.choice([obj for obj in self.pool if obj != self.object])
+
+
+@dataclass(frozen=True)
+class Island:
+    """One world: its names, its facts, and the pairs that only the evaluation puts together."""
+
+    name: str
+    people: tuple[str, ...]
+    places: tuple[str, ...]
+    things: tuple[str, ...]
+    facts: tuple[Fact, ...]
+    held_pairs: frozenset[tuple[str, str]]  # (person, person) of lending and (person, thing) of carrying stories
+    by_subject: dict[str, tuple[Fact, ...]] = field(repr=False)
+
+    def of(self, *relations: str) -> list[Fact]:
+        """The facts of these relations, in their order in the world."""
+        return [fact for fact in self.facts if fact.relation.name in relations]
+
+    def of_kind(self, *kinds: str) -> list[Fact]:
+        """The facts about subjects of these kinds: person, place, thing, word, sum."""
+        return [fact for fact in self.facts if fact.relation.kind in kinds]
+
+
+def random_for(seed: int, purpose: str) -> random.Random:
+    """A generator for one purpose. Seeded by a string, which Python maps to a state the same way in every process."""
+    return random.Random(f"sample world {seed}: {purpose}")
+
+
+def build(world: World, seed: int) -> Island:
+    """The island of these sizes and this seed."""
+    rng = random_for(seed, "facts")
+    people = tuple(words.people_names(world.people, rng))
+    places = tuple(words.place_names(world.places, rng))
+    things = words.THINGS[: world.things]
+    facts: list[Fact] = []
+
+    def add(relation: str, subjects: Sequence[str], objects: Sequence[str], pool: Sequence[str]) -> None:
+        for subject, obj in zip(subjects, objects, strict=True):
+            facts.append(_hold_out(RELATIONS[relation], subject, obj, tuple(pool), rng))
+
+    def deal(relation: str, subjects: Sequence[str], pool: Sequence[str]) -> None:
+        add(relation, subjects, _dealt(pool, len(subjects), rng), pool)
+
+    deal("home", people, places)
+    deal("trade", people, words.TRADES)
+    deal("pet", people, words.PETS)
+    deal("colour", people, words.COLOURS)
+    deal("food", people, words.FOODS)
+    deal("instrument", people, words.INSTRUMENTS)
+    add("friend", people, people[1:] + people[:1], people)  # a ring, so that nobody is their own friend
+    deal("region", places, words.REGIONS)
+    deal("product", places, words.PRODUCTS)
+    deal("landmark", places, words.LANDMARKS)
+    deal("mayor", places, people)
+    deal("material", things, words.MATERIALS)
+    deal("shade", things, words.COLOURS)
+    deal("owner", things, people)
+    deal("room", things, words.ROOMS)
+
+    nouns = (*things, *words.PETS, *words.INSTRUMENTS, *words.FOODS, *words.TRADES)
+    letters = [words.spelled(noun) for noun in nouns]
+    add("spelling", nouns, letters, letters)
+    numbers = [str(number) for number in range(19)]
+    pairs = [(a, b) for a in range(1, 10) for b in range(1, 10)]
+    add("plus", [f"{a} and {b}" for a, b in pairs], [str(a + b) for a, b in pairs], numbers)
+    pairs = [(a, b) for a, b in pairs if a >= b]
+    add("minus", [f"{a} and {b}" for a, b in pairs], [str(a - b) for a, b in pairs], numbers)
+
+    by_subject: dict[str, list[Fact]] = {}
+    for fact in facts:
+        if fact.relation.kind in ("person", "place", "thing"):
+            by_subject.setdefault(fact.subject, []).append(fact)
+    meetings = [(a, b) for a in people for b in (*people, *things) if a != b]
+    return Island(
+        name=words.island_name(rng),
+        people=people,
+        places=places,
+        things=things,
+        facts=tuple(facts),
+        held_pairs=frozenset(rng.sample(meetings, len(meetings) // 5)),
+        by_subject={subject: tuple(known) for subject, known in by_subject.items()},
+    )
+
+
+def _dealt(pool: Sequence[str], count: int, rng: random.Random) -> list[str]:
+    """`count` objects, each of the pool as often as any other (give or take one): a guess by frequency wins nothing."""
+    rounds = [rng.sample(pool, len(pool)) for _ in range(-(-count // len(pool)))]
+    dealt = [obj for deck in rounds for obj in deck][:count]
+    rng.shuffle(dealt)
+    return dealt
+
+
+def _hold_out(relation: Relation, subject: str, obj: str, pool: tuple[str, ...], rng: random.Random) -> Fact:
+    return Fact(
+        relation=relation,
+        subject=subject,
+        object=obj,
+        pool=pool,
+        held_completion=rng.choice(relation.completions),
+        held_question=rng.choice(relation.questions),
+        held_check=rng.choice(relation.checks) if relation.checks else None,
+    )
