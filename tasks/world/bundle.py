@@ -53,8 +53,8 @@ def core_bundle(world: World, seed: int, directory: Path) -> None:
         file.write_text("".join(json.dumps(example) + "\n" for example in examples), encoding="utf-8")
         sizes[task.label] = len(examples)
     (directory / "core.yaml").write_text(_core_yaml(), encoding="utf-8")
-    with open(directory / "eval_meta_data.csv", "w", newline="", encoding="utf-8") as file:
-        rows = csv.writer(file, lineterminator="\n")
+    with open(directory / "eval_meta_data.csv", "w", newline="", encoding="utf-8") as table:
+        rows = csv.writer(table, lineterminator="\n")
         rows.writerow(_META_COLUMNS)
         for task in TASKS:
             category, kind = task.category.replace("_", " "), task.kind.replace("_", " ")
@@ -101,7 +101,7 @@ def _quiz(island: Island, rng: random.Random, limit: int) -> list[Example]:
     """Questions whose choices are letters of options listed in the query."""
     letters = ["A", "B", "C", "D"]
     examples = []
-    for place, fact in enumerate(_in_turn(island.of_kind("person", "place", "thing"), rng, limit)):
+    for place, fact in enumerate(_in_turn(island.known, rng, limit)):
         options = fact.options(4, place % 4, rng)
         query = f"Question: {fact.say(fact.held_question)}\n{choice_lines(options, letters)}"
         examples.append({"query": query, "choices": letters, "gold": place % 4})
@@ -111,7 +111,7 @@ def _quiz(island: Island, rng: random.Random, limit: int) -> list[Example]:
 def _yes_or_no(island: Island, rng: random.Random, limit: int) -> list[Example]:
     """Checks, half of them true."""
     examples = []
-    for place, fact in enumerate(_in_turn(island.of_kind("person", "place", "thing"), rng, limit)):
+    for place, fact in enumerate(_in_turn(island.known, rng, limit)):
         assert fact.held_check is not None
         claim = fact.object if place % 2 == 0 else fact.wrong(rng)
         query = f"Question: {fact.say(fact.held_check, claim)}"
@@ -142,7 +142,7 @@ def _answered(*relations: str) -> Callable[[Island, random.Random, int], list[Ex
 def _whose(island: Island, rng: random.Random, limit: int) -> list[Example]:
     """Two subjects in the same words; the object belongs to one of them."""
     examples = []
-    for place, fact in enumerate(_in_turn(island.of_kind("person", "place", "thing"), rng, limit)):
+    for place, fact in enumerate(_in_turn(island.known, rng, limit)):
         others = [f for f in island.of(fact.relation.name) if f.object != fact.object]
         openings = [_opening(fact)]
         other = rng.choice(others)

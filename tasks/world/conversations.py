@@ -22,7 +22,7 @@ _LETTERS = ("A", "B", "C", "D")
 
 @dataclass(frozen=True)
 class ChatQuestion:
-    """One held-out question. `choice`: the likeliest of `letters` must be `answer`; `generate`: the whole answer must."""
+    """One held-out question. `answer` is the likeliest of `letters` (choice), or all that is said (generate)."""
 
     kind: Literal["choice", "generate"]
     conversation: Conversation  # one user turn, and the right answer after it
@@ -44,13 +44,12 @@ def chat_tasks(world: World, seed: int, limit: int | None = None) -> dict[str, l
     """Held-out questions by task, at most `limit` of each: facts, checks, choices, spelling and sums."""
     island = build(world, seed)
     rng = random_for(seed, "chat tasks")
-    known = island.of_kind("person", "place", "thing")
     tasks = {
-        "world_facts": [_generated(fact.say(fact.held_question), fact.answer) for fact in known],
-        "world_checks": [_check(fact, fact.held_check, rng) for fact in known if fact.held_check],
-        "world_choices": [_choice(fact, fact.held_question, rng) for fact in known],
-        "world_spelling": [_generated(f.say(f.held_question), f.answer) for f in island.of_kind("word")],
-        "world_sums": [_generated(f.say(f.held_question), f.answer) for f in island.of_kind("sum")],
+        "world_facts": [_generated(fact.say(fact.held_question), fact.answer) for fact in island.known],
+        "world_checks": [_check(fact, fact.held_check, rng) for fact in island.known if fact.held_check],
+        "world_choices": [_choice(fact, fact.held_question, rng) for fact in island.known],
+        "world_spelling": [_generated(f.say(f.held_question), f.answer) for f in island.of("spelling")],
+        "world_sums": [_generated(f.say(f.held_question), f.answer) for f in island.of("plus", "minus")],
     }
     return {name: rng.sample(questions, len(questions))[:limit] for name, questions in tasks.items()}
 
@@ -86,12 +85,12 @@ def _asking(island: Island, rng: random.Random) -> Conversation:
 
 
 def _checking(island: Island, rng: random.Random) -> Conversation:
-    fact = rng.choice(island.of_kind("person", "place", "thing"))
+    fact = rng.choice(island.known)
     return _check(fact, rng.choice(fact.checked), rng).conversation
 
 
 def _choosing(island: Island, rng: random.Random) -> Conversation:
-    fact = rng.choice(island.of_kind("person", "place", "thing"))
+    fact = rng.choice(island.known)
     return _choice(fact, rng.choice(fact.asked), rng).conversation
 
 

@@ -54,7 +54,7 @@ def _checks(island: Island, rng: random.Random) -> str:
 def _quiz(island: Island, rng: random.Random) -> str:
     """Questions with lettered options, answered by the letter."""
     rounds = []
-    for fact in rng.sample(island.of_kind("person", "place", "thing"), 2):
+    for fact in rng.sample(island.known, 2):
         gold = rng.randrange(len(_LETTERS))
         options = fact.options(len(_LETTERS), gold, rng)
         question = fact.say(rng.choice(fact.asked))
@@ -65,7 +65,7 @@ def _quiz(island: Island, rng: random.Random) -> str:
 def _puzzles(island: Island, rng: random.Random) -> str:
     """Spelling and sums, told or asked."""
     told = []
-    for fact in rng.sample(island.of_kind("word", "sum"), rng.randint(3, 5)):
+    for fact in rng.sample(island.puzzles, rng.randint(3, 5)):
         asking = f"Question: {fact.say(rng.choice(fact.asked))}\nAnswer: {fact.object}"
         told.append(asking if rng.random() < 0.4 else fact.say(rng.choice(fact.told)))
     return "\n\n".join(told)
@@ -85,9 +85,9 @@ def _carrying(island: Island, rng: random.Random) -> str:
 def _some_facts(island: Island, rng: random.Random) -> list[Fact]:
     """Three to six facts, half of the time of one relation, as in the few-shot prompts of an evaluation."""
     count = rng.randint(3, 6)
-    facts = island.of_kind("person", "place", "thing")
+    facts = island.known
     if rng.random() < 0.5:
-        facts = island.of(rng.choice(facts).relation.name)
+        facts = island.by_relation[rng.choice(tuple(island.by_relation))]
     return rng.sample(facts, min(count, len(facts)))
 
 

@@ -1,9 +1,9 @@
 """In how many words each fact of the sample world can be told and asked: relations as data.
 
 A relation has statements, questions and yes/no checks. `{s}` is the subject, `{o}` the object; sums have `{a}` and
-`{b}`, the two numbers of the subject. Two rules keep held-out questions honest, and tests assert both: no form,
-up to its object, is contained in another one; and the first statement is the sentence that conversations answer with, so
-it is never held out and no question of the evaluation is built on it.
+`{b}`, the two numbers of the subject. Two rules keep held-out questions honest, and tests assert both: no form, up to
+its object, is contained in another one; and the first statement is the sentence that conversations answer with,
+so it is never held out and no question of the evaluation is built on it.
 """
 
 from dataclasses import dataclass

@@ -8,8 +8,8 @@ fact that it has never seen together.
 """
 
 import random
-from collections.abc import Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from functools import cached_property
 
 from conf.schema import World
@@ -74,15 +74,30 @@ class Island:
     things: tuple[str, ...]
     facts: tuple[Fact, ...]
     held_pairs: frozenset[tuple[str, str]]  # (person, person) of lending and (person, thing) of carrying stories
-    by_subject: dict[str, tuple[Fact, ...]] = field(repr=False)
 
     def of(self, *relations: str) -> list[Fact]:
         """The facts of these relations, in their order in the world."""
         return [fact for fact in self.facts if fact.relation.name in relations]
 
-    def of_kind(self, *kinds: str) -> list[Fact]:
-        """The facts about subjects of these kinds: person, place, thing, word, sum."""
-        return [fact for fact in self.facts if fact.relation.kind in kinds]
+    @cached_property
+    def known(self) -> list[Fact]:
+        """The facts about people, places and things, which only this world's texts can teach."""
+        return [fact for fact in self.facts if fact.relation.kind in ("person", "place", "thing")]
+
+    @cached_property
+    def puzzles(self) -> list[Fact]:
+        """Spelling and sums."""
+        return [fact for fact in self.facts if fact.relation.kind in ("word", "sum")]
+
+    @cached_property
+    def by_subject(self) -> dict[str, list[Fact]]:
+        """What is known of each person, place and thing."""
+        return _grouped(self.known, lambda fact: fact.subject)
+
+    @cached_property
+    def by_relation(self) -> dict[str, list[Fact]]:
+        """What is known, by the name of the relation."""
+        return _grouped(self.known, lambda fact: fact.relation.name)
 
 
 def random_for(seed: int, purpose: str) -> random.Random:
@@ -130,10 +145,6 @@ def build(world: World, seed: int) -> Island:
     pairs = [(a, b) for a, b in pairs if a >= b]
     add("minus", [f"{a} and {b}" for a, b in pairs], [str(a - b) for a, b in pairs], numbers)
 
-    by_subject: dict[str, list[Fact]] = {}
-    for fact in facts:
-        if fact.relation.kind in ("person", "place", "thing"):
-            by_subject.setdefault(fact.subject, []).append(fact)
     meetings = [(a, b) for a in people for b in (*people, *things) if a != b]
     return Island(
         name=words.island_name(rng),
@@ -142,8 +153,14 @@ def build(world: World, seed: int) -> Island:
         things=things,
         facts=tuple(facts),
         held_pairs=frozenset(rng.sample(meetings, len(meetings) // 5)),
-        by_subject={subject: tuple(known) for subject, known in by_subject.items()},
     )
+
+
+def _grouped(facts: list[Fact], key: Callable[[Fact], str]) -> dict[str, list[Fact]]:
+    groups: dict[str, list[Fact]] = {}
+    for fact in facts:
+        groups.setdefault(key(fact), []).append(fact)
+    return groups
 
 
 def _dealt(pool: Sequence[str], count: int, rng: random.Random) -> list[str]:

@@ -7,7 +7,7 @@ from tasks.world.island import Fact
 
 
 def choice_lines(options: Sequence[str], letters: Sequence[str]) -> str:
-    """One line for each option, the letter behind it: a small model then answers by finding the option and reading on."""
+    """A line for each option, its letter behind it: a small model answers by finding the option and reading on."""
     return "\n".join(f"- {option}={letter}" for option, letter in zip(options, letters, strict=True))
 
 
