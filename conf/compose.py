@@ -1,6 +1,7 @@
 """From command-line words to a validated `Config`; every fault is one sentence, found before anything is written."""
 
 import difflib
+import functools
 import json
 import typing
 from collections.abc import Sequence
@@ -99,8 +100,9 @@ def schema_word(override: Override) -> str:
     return f"++{word}"
 
 
+@functools.cache
 def field_paths(schema: Any, prefix: str = "") -> dict[str, Any]:
-    """Every dotted field path of a dataclass tree with its type: `{"base": BaseConfig, "base.steps": int | None, …}`."""
+    """Every dotted field path of a dataclass tree with its type: `{"base": BaseConfig, "base.steps": int, …}`."""
     hints = typing.get_type_hints(schema)
     found: dict[str, Any] = {}
     for item in fields(schema):
