@@ -1,4 +1,7 @@
-"""Programs that mean harm end as failed examples, and nothing of them is left on the machine."""
+"""Programs that mean harm end as failed examples, and nothing of them is left on the machine.
+
+Each is written so that it comes to its end, and so passes, only where the harm was possible.
+"""
 
 import os
 import socket
@@ -17,12 +20,15 @@ LIMITS = Limits(seconds=2.0)
 HOSTILE = {
     "fork bomb": "import os\nwhile True:\n    os.fork()",
     "fork bomb through libc": """
-import ctypes
-libc = ctypes.CDLL(None)
-while True:
-    libc.fork()
+import ctypes, time
+libc, started = ctypes.CDLL(None), 0
+while started < 500 and (child := libc.fork()) > 0:
+    started += 1
+if started < 500 and child == 0:
+    time.sleep(600)
+assert started == 500, started
 """,
-    "memory": "kept = []\nwhile True:\n    kept.append(bytearray(2**24))",
+    "memory": "kept = [bytearray(2**24) for _ in range(40)]",
     "endless loop": "while True:\n    pass",
     "writing outside": "open({outside!r}, 'w').write('mine')",
     "writing into the library": "import os\nopen(os.__file__, 'a').write('# mine')",
@@ -35,7 +41,6 @@ assert os.environ or os.path.exists('/proc/self/environ') or os.path.exists('/et
     "network through libc": """
 import socket
 s = socket.socket()
-s.settimeout(1)
 import ctypes, struct
 address = struct.pack('=HH', 2, socket.htons({port})) + socket.inet_aton('127.0.0.1') + bytes(8)
 assert ctypes.CDLL(None).connect(s.fileno(), address, 16) == 0, 'not connected'
