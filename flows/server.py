@@ -15,10 +15,8 @@ import sys
 import tempfile
 import time
 from collections.abc import Iterator
-from pathlib import Path
 
 import httpx
-import prefect
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
 STARTUP_SECONDS = 120.0
@@ -57,9 +55,10 @@ def free_port() -> int:
 def start_server(port: int, log: int) -> subprocess.Popen[bytes]:
     """Prefect's API without the UI, in its own session, so that Ctrl-C on the terminal does not reach it first."""
     return subprocess.Popen(
-        [sys.executable, "-m", "uvicorn", "--app-dir", str(Path(prefect.__file__).parent.parent)]
-        + ["--factory", "prefect.server.api.server:create_app", "--host", "127.0.0.1", "--port", str(port)]
-        + ["--log-level", "error", "--lifespan", "on"],
+        [
+            *(sys.executable, "-m", "uvicorn", "--factory", "prefect.server.api.server:create_app"),
+            *("--host", "127.0.0.1", "--port", str(port), "--log-level", "error", "--lifespan", "on"),
+        ],
         # The environment of Prefect's own embedded server: no UI, only the services that a flow run needs.
         env={**os.environ, "PREFECT_UI_ENABLED": "0", "PREFECT__SERVER_EPHEMERAL": "1", "PREFECT__SERVER_FINAL": "1"},
         stdin=subprocess.DEVNULL,

@@ -1,0 +1,108 @@
+"""The cycle: raw text to a judged chat model, every stage reused if it is there and retried if it was preempted.
+
+    python -m flows.cycle scale=d4 data=files 'data.paths=[texts/*.jsonl.gz]' base.steps=200
+
+Exit status: 0 done, 1 a stage failed, 2 the configuration or an input is wrong, 75 preempted, 130 Ctrl-C, 143 SIGTERM.
+"""
+
+import base64
+import sys
+from collections.abc import Sequence
+
+from prefect import flow
+from prefect.artifacts import create_image_artifact, create_link_artifact, create_markdown_artifact
+from rich.console import Console
+from rich.table import Table
+
+from conf.compose import compose
+from conf.errors import ConfigError
+from flows.dag import dag
+from flows.running import Outcome, Runner
+from flows.server import ServerError, prefect_api
+from tasks.stage import InputError
+from tasks.store import Artifact, StageFailed, StagePreempted, StageRefused, Store
+
+CONTINUE = "Run the same command to continue from there."
+
+
+@flow(name="cycle", flow_run_name="{overrides}", persist_result=False, validate_parameters=True)
+def cycle(overrides: list[str] | None = None) -> str:
+    """Run the whole cycle under Hydra `overrides`; returns where the report is."""
+    config = compose(overrides or [])
+    store = Store.from_config(config.store)
+    store.check()
+    runner = Runner(config, store)
+    made = dag(runner)
+    report = made["report"]
+    publish(list(runner.outcomes.values()), report)
+    show(list(runner.outcomes.values()), report)
+    return str(report.path("report.html"))
+
+
+def publish(outcomes: Sequence[Outcome], report: Artifact) -> None:
+    """The flow run's artifacts in the Prefect UI: the stage table, the report, the curves."""
+    rows = "\n".join(
+        f"| {o.label} | `{o.artifact.key[:12]}` | {o.how} | {o.seconds:.1f} | {o.attempts} |" for o in outcomes
+    )
+    table = "| stage | key | this run | seconds | attempts |\n|---|---|---|---|---|\n" + rows
+    create_markdown_artifact(key="stages", markdown=table, description="What ran and what was reused")
+    create_link_artifact(
+        key="report", link=report.path("report.html").resolve().as_uri(), link_text="report.html", description="Report"
+    )
+    picture = base64.b64encode(report.path("curves.png").read_bytes()).decode()
+    create_image_artifact(key="curves", image_url=f"data:image/png;base64,{picture}", description="Loss and val bpb")
+
+
+def show(outcomes: Sequence[Outcome], report: Artifact) -> None:
+    """The end of a run on the terminal."""
+    console = Console()
+    table = Table(title=None, box=None, pad_edge=False)
+    for heading in ("stage", "this run", "seconds", "attempts", "artifact"):
+        table.add_column(heading, justify="right" if heading in ("seconds", "attempts") else "left")
+    for o in outcomes:
+        made = o.how == "run"
+        table.add_row(
+            o.label,
+            o.how + (f" ({o.note})" if o.note else ""),
+            f"{o.seconds:.1f}" if made else "",
+            str(o.attempts) if made else "",
+            o.artifact.where[:40],
+        )
+    console.print(table)
+    headline = report.manifest.metrics["headline"]
+    console.print("  ".join(f"{name} {value:.3f}" for name, value in headline.items() if value is not None))
+    console.print(f"Report: {report.path('report.html')}", soft_wrap=True)
+
+
+def main(words: Sequence[str]) -> int:
+    """Run the cycle from the command line; every expected fault is one sentence on stderr."""
+    try:
+        compose(words)
+        with prefect_api():
+            cycle(overrides=list(words))
+    except (ConfigError, InputError, StageRefused) as error:
+        return leave(2, str(error))
+    except StagePreempted as error:
+        return leave(75, f"Preempted: {error} {CONTINUE}")
+    except StageFailed as error:
+        return leave(1, str(error))
+    except ServerError as error:
+        return leave(1, str(error))
+    except KeyboardInterrupt:
+        return leave(130, f"Stopped by Ctrl-C. {CONTINUE}")
+    except BaseException as error:
+        # Prefect turns SIGTERM into an exception of its own that is not public.
+        if type(error).__name__ != "TerminationSignal":
+            raise
+        return leave(143, f"Stopped by SIGTERM. {CONTINUE}")
+    return 0
+
+
+def leave(status: int, sentence: str) -> int:
+    """Print why on stderr and give the exit status."""
+    print(f"encore: {sentence}", file=sys.stderr)
+    return status
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
