@@ -1,0 +1,115 @@
+"""One attempt to make an artifact: lease, adopt, run, commit. The same in a child process and in a test."""
+
+import time
+from collections.abc import Callable, Mapping
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any
+
+from tasks import stage as stages
+from tasks.stage import StopSignal
+from tasks.store import keys, provenance, sources
+from tasks.store import manifest as manifests
+from tasks.store.artifact import Artifact
+from tasks.store.events import Events
+from tasks.store.lease import Lease, LeaseLost
+from tasks.store.local import LocalRoot
+from tasks.store.manifest import Damaged, Manifest
+from tasks.store.secrets import redact_json
+from tasks.store.store import Located, Store
+from tasks.store.view import ConfigView
+from tasks.store.workspace import Workspace, clear_leftovers
+
+
+def make(
+    stage_name: str,
+    config: Any,
+    inputs: Mapping[str, Artifact],
+    store: Store,
+    *,
+    events: Events,
+    stop: StopSignal,
+    run_info: Mapping[str, Any] | None = None,
+    on_lost: Callable[[str], None] | None = None,
+) -> Artifact:
+    """The finished artifact of the stage, made here unless somebody else made it meanwhile.
+
+    `on_lost` is called from the heartbeat's thread when another owner took the key. Raises what `run` raises, and
+    LeaseLost, StoreUnavailable, InputError of the store.
+    """
+    stage, run = stages.load(stage_name)
+    input_keys = {role: artifact.key for role, artifact in inputs.items()}
+    located = store.locate(stage_name, config, input_keys)
+    where = f"{stage.name}/{located.key}"
+    lease = Lease(store.root, where, seconds=store.lease_seconds, clock=store.clock)
+    lease.acquire(stop, events.log)
+    lease.start(on_lost or stop.request)
+    finished = False
+    try:
+        made = _usable(store, located, events)
+        if made is None:
+            path = work_directory(store, where) / f"{lease.token:06d}"
+            out = Workspace(store.root, where, lease, path, events, stop, dict(run_info or {}))
+            out.adopt(stage.resumable)
+            begun = time.monotonic()
+            metrics = run(ConfigView(config, stage), inputs, out)
+            _commit(
+                out,
+                Manifest(
+                    stage=stage.name,
+                    version=stage.version,
+                    key=located.key,
+                    config=keys.config_fields(stage, config),
+                    inputs={role: {"stage": made.stage, "key": made.key} for role, made in sorted(inputs.items())},
+                    files={},
+                    metrics=redact_json(metrics),
+                    wall_seconds=round(time.monotonic() - begun, 3),
+                    attempts=lease.token,
+                    finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
+                    strict_code=located.strict,
+                    commit=provenance.commit(),
+                    packages=provenance.packages(),
+                    device=provenance.device(),
+                    run_info=redact_json(out.run_info),
+                    **_code(stage_name),
+                ),
+            )
+            out.tidy()
+            made = store.artifact(stage.name, located.key)
+        finished = True
+        return made
+    finally:
+        lease.release(remove=finished)
+
+
+def work_directory(store: Store, where: str) -> Path:
+    """The local folder in which the attempts at one key have theirs; on the root's own filesystem if it is local."""
+    if isinstance(store.root, LocalRoot):
+        return store.root.directory / LocalRoot.WORK / where
+    return store.cache_dir / "work" / keys.digest(store.root.url)[:16] / where
+
+
+def _usable(store: Store, located: Located, events: Events) -> Artifact | None:
+    """The artifact if somebody finished it; a damaged one is dropped, with a message, and made again."""
+    where = f"{located.stage}/{located.key}"
+    try:
+        made = store.lookup(located.stage, located.key)
+    except Damaged as error:
+        events.log(f"{error} It is dropped and made again now.")
+        store.root.delete([f"{where}/{manifests.NAME}"])
+        return None
+    if made:
+        clear_leftovers(store.root, where, {entry.path for entry in made.manifest.files.values()})
+    return made
+
+
+def _commit(out: Workspace, manifest: Manifest) -> None:
+    try:
+        out.commit(manifest)
+    except FileExistsError as error:
+        raise LeaseLost(f"{manifest.stage}/{manifest.key} was finished by another owner.") from error
+
+
+def _code(stage_name: str) -> dict[str, Any]:
+    files = dict(sources.cached_closure(stages.module_name(stage_name)))
+    return {"source": sources.combined(files), "sources": files}

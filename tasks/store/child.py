@@ -1,0 +1,89 @@
+"""The process in which a stage runs: `python -m tasks.store.child`.
+
+It reads one JSON line (stage, config, inputs, store) from standard input, which stays open as the control channel, and
+exits with 0 done, 75 stopped after saving (run it again), 78 wrong config or input (do not), 1 anything else. A
+process of its own frees the accelerator, takes signals by itself and cannot damage its parent.
+"""
+
+import json
+import os
+import sys
+import traceback
+from collections.abc import Callable
+from typing import Any
+
+from conf.errors import ConfigError
+from tasks.stage import InputError, Preempted, StopSignal
+from tasks.store import stopping
+from tasks.store.events import Events, to_descriptor, to_stderr
+from tasks.store.lease import LeaseLost
+from tasks.store.manifest import Damaged
+from tasks.store.protocol import DONE, EVENTS_VARIABLE, FAILED, PREEMPTED, REFUSED
+from tasks.store.roots import StoreUnavailable
+from tasks.store.secrets import redact
+
+
+def main() -> int:
+    """Run the requested stage; returns the exit status."""
+    request = json.loads(_read_line(0))
+    descriptor = os.environ.get(EVENTS_VARIABLE)
+    events = Events(to_descriptor(int(descriptor)) if descriptor else to_stderr)
+    stop = StopSignal()
+
+    def leave(reason: str) -> None:
+        events.emit("stopped", message=f"stopped at once: {reason}; the last commit is what counts")
+        os._exit(PREEMPTED)
+
+    stopping.watch(stop, 0, grace_seconds=request["grace_seconds"], leave=leave)
+    try:
+        run(request, events, stop, leave)
+    except (Preempted, LeaseLost) as error:
+        events.emit("stopped", message=f"stopped: {error}")
+        return PREEMPTED
+    except (ConfigError, InputError, Damaged) as error:
+        events.emit("refused", message=str(error))
+        return REFUSED
+    except StoreUnavailable as error:
+        events.emit("failed", message=str(error))
+        return FAILED
+    except Exception as error:
+        if stop.requested:
+            events.log(redact(traceback.format_exc()))
+        else:
+            sys.stderr.write(redact(traceback.format_exc()))
+        events.emit("failed", message=f"{type(error).__name__}: {error}")
+        return FAILED
+    return DONE
+
+
+def run(request: dict[str, Any], events: Events, stop: StopSignal, leave: Callable[[str], None]) -> None:
+    """Make the requested artifact."""
+    from conf.compose import validate
+    from tasks.store import attempt
+    from tasks.store.store import Store
+
+    store = Store(**request["store"])
+    config = validate(request["config"])
+    inputs = {role: store.artifact(made["stage"], made["key"]) for role, made in request["inputs"].items()}
+    made = attempt.make(
+        request["stage"], config, inputs, store, events=events, stop=stop, run_info=request["run_info"], on_lost=leave
+    )
+    events.emit("done", stage=made.stage, key=made.key)
+
+
+def _read_line(descriptor: int) -> bytes:
+    """The first line, and not a byte more: what follows belongs to the control channel."""
+    line = bytearray()
+    while not line.endswith(b"\n"):
+        piece = os.read(descriptor, 1)
+        if not piece:
+            raise SystemExit("python -m tasks.store.child reads a request from standard input; use run_stage.")
+        line += piece
+    return bytes(line)
+
+
+if __name__ == "__main__":
+    code = main()
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)  # threads of libraries must not keep a finished stage alive
