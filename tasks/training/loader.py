@@ -44,9 +44,7 @@ class RowSet:
         """`shards`: (file name, rows [rows, seq_len + 1], checksums uint32 [rows]), in order."""
         for name, rows, sums in shards:
             if len(rows) != len(sums):
-                raise InputError(
-                    f"{name} holds {len(rows)} rows but {len(sums)} checksums: repair its shards."
-                )
+                raise InputError(f"{name} holds {len(rows)} rows but {len(sums)} checksums: repair its shards.")
         self._shards = shards
         self._starts = np.cumsum([0] + [len(rows) for _, rows, _ in shards])
 
@@ -159,9 +157,7 @@ def check_enough_rows(rows: RowSet, needed: int, allow_repeat: bool, remedy: str
     """
     have = len(rows)
     if have == 0:
-        raise InputError(
-            "The training split holds no rows: the corpus is too small to fill one row of tokens."
-        )
+        raise InputError("The training split holds no rows: the corpus is too small to fill one row of tokens.")
     if needed <= have or allow_repeat:
         return
     missing = math.ceil((needed - have) * rows.n_shards / have)

@@ -1,0 +1,139 @@
+"""When a checkpoint is due, what is kept, and what becomes of a save that fails."""
+
+import errno
+import threading
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+
+from tasks.store.lease import LeaseLost
+from tasks.training.checkpoints import SavesFailing
+from tests.tasks.training.checkpointing import Run, like, position, state_at
+
+
+@pytest.fixture
+def run(tmp_path):
+    return Run(tmp_path)
+
+
+def test_a_restored_state_is_the_saved_one_bit_for_bit(run, tmp_path):
+    record = tmp_path / "history.jsonl"
+    record.write_text("one line\n")
+    run.checkpoints.save(state_at(7), position(7, 1.25), [record])
+    assert run.checkpoints.finish(60)
+    run.attempt.end()
+
+    later = Run(tmp_path)
+    state, where = later.restore()
+    assert where == position(7, 1.25)
+    assert jax.tree.structure(state) == jax.tree.structure(state_at(7))
+    for got, expected in zip(jax.tree.leaves(state), jax.tree.leaves(state_at(7)), strict=True):
+        assert got.dtype == expected.dtype
+        assert np.array_equal(got, expected)
+    assert (later.records / "history.jsonl").read_text() == "one line\n"
+
+
+def test_nothing_saved_means_a_start_from_step_0(run):
+    assert run.restore() is None
+
+
+def test_the_saved_state_is_that_of_the_call_though_its_buffers_are_donated(run):
+    advance = jax.jit(lambda tree: jax.tree.map(lambda leaf: leaf + 1, tree), donate_argnums=0)
+    state = {"wte": jnp.arange(300_000, dtype=jnp.float32)}
+    shapes = like(state)
+    run.checkpoints.save(state, position(1), [])
+    for _ in range(5):
+        state = advance(state)
+    assert run.checkpoints.finish(60)
+    restored, _ = run.checkpoints.restore(shapes, run.records)
+    assert np.array_equal(restored["wte"], np.arange(300_000, dtype=np.float32))
+
+
+def test_due_every_n_steps_or_m_minutes_and_once_a_step(run):
+    due = run.checkpoints.due
+    assert [step for step in range(31) if due(step)] == [10, 20, 30]
+    run.clock.forward(minutes=16)
+    assert due(33)
+    assert run.save(33)
+    assert not due(33)
+    assert not due(34)
+
+
+def test_the_newest_and_the_best_are_kept(run):
+    for step, bpb in ((10, 1.5), (20, 0.9), (30, 1.2), (40, 1.1), (50, None)):
+        assert run.save(step, bpb)
+    assert run.steps() == [20, 40, 50]
+    local = (run.attempt.out.path / "checkpoints").iterdir()
+    assert sorted(int(path.name) for path in local) == [20, 40, 50]
+
+
+def test_the_marker_says_what_the_checkpoint_holds(run):
+    assert run.save(10, 1.5)
+    (mirrored,) = run.attempt.out.remote_directories()
+    assert mirrored.meta["position"] == {
+        "step": 10, "rows": 20, "tokens": 60, "wall_seconds": 1.5, "val_bpb": 1.5
+    }  # fmt: skip
+    assert {name: entry["dtype"] for name, entry in mirrored.meta["tensors"].items()} == {
+        "params.wte": "float32", "params.gate": "bfloat16", "step": "int32"
+    }  # fmt: skip
+
+
+def full_disk(*_args, **_kwargs):
+    raise OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_a_full_disk_is_shown_and_retried_and_training_goes_on(run, monkeypatch):
+    with monkeypatch.context() as patch:
+        patch.setattr(run.attempt.root, "put", full_disk)
+        assert not run.save(10)
+    assert "00000010 failed (OSError: [Errno 28] No space left on device)" in run.lines[0]
+    assert not (run.attempt.out.path / "checkpoints" / "00000010").exists()  # it gives the room back
+    assert not run.checkpoints.due(11)  # not at once: pauses grow
+    run.clock.forward(minutes=0.1)
+    assert run.checkpoints.due(12)
+    assert run.save(12)
+    assert run.steps() == [12]
+
+
+def test_saves_that_fail_for_too_long_end_the_run(run, monkeypatch):
+    monkeypatch.setattr(run.attempt.root, "put", full_disk)
+    assert not run.save(10)
+    run.clock.forward(minutes=59)
+    assert run.checkpoints.due(11)
+    assert not run.save(11)
+    run.clock.forward(minutes=2)
+    with pytest.raises(SavesFailing, match=r"for 61 minutes \(.*=60\).*run the same command"):
+        run.checkpoints.due(12)
+
+
+def test_the_age_of_a_failure_counts_from_the_last_good_save(run, monkeypatch):
+    run.clock.forward(minutes=50)
+    assert run.save(10)
+    monkeypatch.setattr(run.attempt.root, "put", full_disk)
+    run.clock.forward(minutes=50)
+    assert not run.save(20)
+    assert run.checkpoints.due(21) is False  # 50 minutes without a good save, 60 are allowed
+
+
+def test_a_save_that_hangs_is_not_waited_for(run, monkeypatch):
+    release = threading.Event()
+    monkeypatch.setattr(run.attempt.root, "put", lambda *args: release.wait(60))
+    run.checkpoints.save(state_at(10), position(10), [])
+    assert run.checkpoints.finish(0.05) is False
+    run.checkpoints.save(state_at(11), position(11), [])
+    assert "Step 11 is not saved: step 10 is still being written" in run.lines[0]
+    run.clock.forward(minutes=61)
+    with pytest.raises(SavesFailing):
+        run.checkpoints.due(20)
+    release.set()
+    run.checkpoints.finish(60)
+
+
+def test_a_run_that_lost_its_key_stops_instead_of_retrying(run, tmp_path):
+    run.attempt.end()
+    Run(tmp_path)  # the next owner
+    assert not run.save(10) or run.steps() == []
+    with pytest.raises(LeaseLost):
+        run.checkpoints.due(11)
