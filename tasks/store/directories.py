@@ -8,6 +8,7 @@ The policy (what to keep, which to restore) is its user's; here are only the mov
 """
 
 import json
+import os
 import shutil
 import uuid
 from collections.abc import Callable, Mapping
@@ -108,7 +109,7 @@ class Directories:
     def fetch(self, mirrored: Mirrored) -> Path:
         """The directory under its own name in the workspace, every file verified; raises Damaged naming the bad one.
 
-        A copy left on this machine by an earlier attempt is used where its bytes are right.
+        A copy that an earlier attempt left on this machine is used where its bytes are right.
         """
         target = self._local / mirrored.name
         arriving = self._local / "scratch" / uuid.uuid4().hex
@@ -120,7 +121,7 @@ class Directories:
             for donor in self._donors():
                 candidate = donor / mirrored.name / file
                 if candidate.is_file() and _is(candidate, entry):
-                    shutil.copyfile(candidate, path)
+                    os.link(candidate, path)
                     return
             try:
                 self._root.fetch(f"{self._where}/{entry.path}", path)

@@ -180,6 +180,7 @@ def filesystem() -> Any:
     emulated = os.environ.get("STORAGE_EMULATOR_HOST")
     return gcsfs.GCSFileSystem(
         token="anon" if emulated else None,
+        endpoint_url=emulated,  # part of the key under which fsspec keeps its instances
         consistency="md5",
         use_listings_cache=False,
         requests_timeout=REQUEST_SECONDS,

@@ -192,7 +192,7 @@ class Child:
             line = redact(line.rstrip("\r"))
             self.lines.append(line)
             event = {"kind": "output", "stream": stream, "message": line}
-        self._listener(event)
+        self._listener(dict(event))
 
     def _say(self, line: bytes) -> None:
         assert self._process.stdin
