@@ -19,6 +19,7 @@ from omegaconf import OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from conf.errors import ConfigError, did_you_mean
+from conf.resolve import resolve
 from conf.schema import Config
 
 CONF = Path(__file__).parent
@@ -38,7 +39,7 @@ def compose(overrides: Sequence[str] = ()) -> Config:
         plain = OmegaConf.to_container(composed, resolve=True, throw_on_missing=False)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise ConfigError(f"The configuration cannot be composed: {first_line(error)}") from error
-    return validate(plain)
+    return resolve(validate(plain))
 
 
 def validate(plain: Any) -> Config:

@@ -50,6 +50,7 @@ class World:
     val_documents: Count = 400
     conversations: Count = 6000  # for fine-tuning
     questions: Annotated[int, Field(ge=8)] = 100  # of each evaluation task at most
+    seed: Seed | None = None  # which world it is; None: the run's seed (filled in by `conf.resolve`)
 
 
 @dataclass(config=STRICT, frozen=True)
