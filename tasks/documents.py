@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 if TYPE_CHECKING:
-    from tasks.stage import Artifact
+    from tasks.store.artifact import Artifact
 
 SHARD_BYTES = 32 * 2**20  # of text
 ROW_GROUP_BYTES = 4 * 2**20
