@@ -6,9 +6,10 @@ rename; a lock per entry keeps two processes from fetching the same file twice.
 
 import fcntl
 import os
+import shutil
 import uuid
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from tasks.store.manifest import Damaged, FileEntry, remedy
@@ -56,7 +57,10 @@ class ReadCache:
                 continue
             target.parent.mkdir(parents=True, exist_ok=True)
             linked = target.with_name(f".{uuid.uuid4().hex}")
-            os.link(source, linked)
+            try:
+                os.link(source, linked)
+            except OSError:  # a local root on another filesystem
+                shutil.copyfile(source, linked)
             os.replace(linked, target)
         return base
 
@@ -75,19 +79,21 @@ class ReadCache:
         """Delete least recently used copies until `size` more bytes fit. Readers that hold one open keep their data."""
         copies = []
         for path in self.directory.glob("??/*"):
-            try:
+            with suppress(FileNotFoundError):
                 stat = path.stat()
-            except FileNotFoundError:
-                continue
-            if path.suffix != ".lock":
-                copies.append((stat.st_mtime, stat.st_size, path))
-        total = sum(item[1] for item in copies)
-        for _, length, path in sorted(copies):
-            if total + size <= self.limit:
-                return
-            if path != keep and not path.suffix:
+                copies.append((stat.st_mtime, stat.st_size, stat.st_ino, path))
+        total = size + sum(item[1] for item in copies)
+        gone = set()
+        for _, length, inode, path in sorted(copies):
+            if total <= self.limit:
+                break
+            if path != keep and not path.suffix:  # a suffix: a lock, or arriving in another process
                 path.unlink(missing_ok=True)
                 total -= length
+                gone.add(inode)
+        for linked in self.directory.glob("trees/**/*") if gone else ():
+            if linked.is_file() and linked.stat().st_ino in gone:
+                linked.unlink(missing_ok=True)
 
 
 @contextmanager

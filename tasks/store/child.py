@@ -14,13 +14,13 @@ from typing import Any
 
 from conf.errors import ConfigError
 from tasks.stage import InputError, Preempted, StopSignal
-from tasks.store import stopping
 from tasks.store.events import Events, to_descriptor, to_stderr
 from tasks.store.lease import LeaseLost
 from tasks.store.manifest import Damaged
 from tasks.store.protocol import DONE, EVENTS_VARIABLE, FAILED, PREEMPTED, REFUSED
 from tasks.store.roots import StoreUnavailable
 from tasks.store.secrets import redact
+from tasks.store.stopping import Stopper
 
 
 def main() -> int:
@@ -34,11 +34,12 @@ def main() -> int:
         events.emit("stopped", message=f"stopped at once: {reason}; the last commit is what counts")
         os._exit(PREEMPTED)
 
-    stopping.watch(stop, 0, grace_seconds=request["grace_seconds"], leave=leave)
+    stopper = Stopper(stop, request["grace_seconds"], leave)
+    stopper.listen(0)
     try:
-        run(request, events, stop, leave)
+        run(request, events, stop, stopper.hear, leave)
     except (Preempted, LeaseLost) as error:
-        events.emit("stopped", message=f"stopped: {error}")
+        events.emit("stopped", message=f"stopped after {error}" if isinstance(error, Preempted) else str(error))
         return PREEMPTED
     except (ConfigError, InputError, Damaged) as error:
         events.emit("refused", message=str(error))
@@ -47,28 +48,50 @@ def main() -> int:
         events.emit("failed", message=str(error))
         return FAILED
     except Exception as error:
-        if stop.requested:
-            events.log(redact(traceback.format_exc()))
-        else:
-            sys.stderr.write(redact(traceback.format_exc()))
+        sys.stderr.write(redact(traceback.format_exc()))
         events.emit("failed", message=f"{type(error).__name__}: {error}")
         return FAILED
     return DONE
 
 
-def run(request: dict[str, Any], events: Events, stop: StopSignal, leave: Callable[[str], None]) -> None:
-    """Make the requested artifact."""
+def run(
+    request: dict[str, Any],
+    events: Events,
+    stop: StopSignal,
+    hear: Callable[[str], None],
+    leave: Callable[[str], None],
+) -> None:
+    """Make the requested artifact. `hear` takes further reasons to stop, `leave` ends the process."""
     from conf.compose import validate
-    from tasks.store import attempt
+    from tasks import stage as stages
+    from tasks.store import attempt, compile_cache, preemption
     from tasks.store.store import Store
 
     store = Store(**request["store"])
     config = validate(request["config"])
+    if config.hardware.preemption_notice:
+        preemption.watch(config.hardware.preemption_notice, hear)
     inputs = {role: store.artifact(made["stage"], made["key"]) for role, made in request["inputs"].items()}
-    made = attempt.make(
-        request["stage"], config, inputs, store, events=events, stop=stop, run_info=request["run_info"], on_lost=leave
-    )
-    events.emit("done", stage=made.stage, key=made.key)
+
+    def make() -> None:
+        made = attempt.make(
+            request["stage"],
+            config,
+            inputs,
+            store,
+            events=events,
+            stop=stop,
+            run_info=request["run_info"],
+            on_lost=leave,
+        )
+        events.emit("done", stage=made.stage, key=made.key)
+
+    if not stages.declaration(request["stage"]).accelerator:
+        return make()
+    with compile_cache.enabled(store, compile_cache.tag(config.hardware), events.log) as cache:
+        make()
+    events.log(f"compilation cache: {cache.hits} programs reused, {cache.misses} compiled")
+    return None
 
 
 def _read_line(descriptor: int) -> bytes:
@@ -83,7 +106,7 @@ def _read_line(descriptor: int) -> bytes:
 
 
 if __name__ == "__main__":
-    code = main()
+    status = main()
     sys.stdout.flush()
     sys.stderr.flush()
-    os._exit(code)  # threads of libraries must not keep a finished stage alive
+    os._exit(status)  # threads of libraries must not keep a finished stage alive

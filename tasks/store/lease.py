@@ -94,7 +94,7 @@ class Lease:
                 continue
             if content != seen:
                 seen, since = content, self.clock.now()
-            holder = json.loads(content)
+            holder = _parse(content)
             if self.clock.now() - since >= max(self.seconds, holder["seconds"]):
                 if self._take(token + 1):
                     return self.token
@@ -116,7 +116,7 @@ class Lease:
         if fresh and self.clock.now() - self._confirmed < 1.0:
             return
         token, content = self._newest()
-        if token != self.token or json.loads(content)["owner"] != self.owner:
+        if token != self.token or _parse(content)["owner"] != self.owner:
             self.lost = True
             raise LeaseLost(self._sentence())
         self._confirmed = self.clock.now()
@@ -185,8 +185,8 @@ class Lease:
                 continue
 
     def _is_over(self, content: bytes) -> bool:
-        holder = json.loads(content)
-        return holder["released"] or is_dead(holder)
+        holder = _parse(content)
+        return bool(holder["released"]) or is_dead(holder)
 
     def _name(self, token: int) -> str:
         return f"{self.prefix}/{token:06d}"
@@ -208,6 +208,15 @@ class Lease:
         return f"{self.prefix.removesuffix('/leases')} has another owner now: this attempt stops without writing."
 
 
+def _parse(content: bytes) -> dict[str, Any]:
+    """The holder that a lease names; an unreadable one names nobody, and ends like one whose owner died."""
+    unknown = {"owner": "", "released": False, "seconds": 0.0, "host": "unknown", "pid": 0}
+    try:
+        return {**unknown, **json.loads(content)}
+    except (ValueError, TypeError):
+        return unknown
+
+
 def is_leased(root: Root, prefix: str, *, max_age: float) -> bool:
     """True if somebody may be writing the key: an unreleased lease younger than `max_age` seconds by the root's clock.
 
@@ -218,7 +227,7 @@ def is_leased(root: Root, prefix: str, *, max_age: float) -> bool:
         return False
     newest = max(leases)
     try:
-        holder = json.loads(root.read(f"{prefix}/leases/{newest}"))
+        holder = _parse(root.read(f"{prefix}/leases/{newest}"))
     except FileNotFoundError:
         return False
     return not (holder["released"] or is_dead(holder) or time.time() - leases[newest].modified > max_age)

@@ -18,6 +18,7 @@ from tasks.store.directories import Directories, Mirrored
 from tasks.store.events import Events
 from tasks.store.gather import parallel
 from tasks.store.lease import Lease
+from tasks.store.local import LocalRoot
 from tasks.store.manifest import FileEntry, Manifest
 from tasks.store.roots import Root, sha256_file
 
@@ -116,8 +117,10 @@ class Workspace:
                 kept.add(mirrored.location)
             kept.update(self.directories.unusable("checkpoints"))
         self._clear(kept)
-        for donor in [] if resumable else self._donors():
-            shutil.rmtree(donor, ignore_errors=True)
+        useful = self._donors() if resumable else []
+        for folder in self.path.parent.iterdir():
+            if folder not in (self.path, *useful):
+                shutil.rmtree(folder, ignore_errors=True)
 
     def commit(self, manifest: Manifest) -> Manifest:
         """Store what is left to store and write the manifest, which makes the artifact exist."""
@@ -189,8 +192,10 @@ class Workspace:
         self._root.delete(doomed)
 
     def _donors(self) -> list[Path]:
-        """Directories that earlier attempts left on this machine."""
-        return [folder for folder in sorted(self.path.parent.iterdir()) if folder != self.path]
+        """The directory that the attempt before this one left here, if that spares a download."""
+        if isinstance(self._root, LocalRoot):
+            return []
+        return [folder for folder in sorted(self.path.parent.iterdir()) if folder != self.path][-1:]
 
 
 def clear_leftovers(root: Root, where: str, files: set[str]) -> None:

@@ -1,0 +1,153 @@
+"""The persistent compilation cache: on local disk for JAX, mirrored to the root so that a new machine compiles nothing.
+
+Each process gives JAX a directory of its own, filled from `<root>/compile-cache/<platform, topology, versions>/`
+before the first compilation; a thread stores new entries there as soon as they are written. The stored name ends in
+the entry's checksum: a damaged entry is recognised, dropped and compiled again, and never an error. JAX gets no gs://
+directory itself, since with a dead endpoint it does not come up at all.
+"""
+
+import hashlib
+import platform
+import shutil
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from tasks.store.gather import parallel
+from tasks.store.roots import StoreUnavailable, sha256_file
+from tasks.store.store import Store
+
+FOLDER = "compile-cache"
+STALE_SECONDS = 30 * 86_400
+"""Age at which the directory of a process that was killed is removed."""
+POLL_SECONDS = 1.0
+"""How often new entries are looked for; one that kept its size for so long is complete."""
+HIT = "/jax/compilation_cache/cache_hits"
+MISS = "/jax/compilation_cache/cache_misses"
+SETTINGS = {
+    # The defaults put paths of the cache directory into the key, so that a copied cache misses every time (measured).
+    "jax_persistent_cache_enable_xla_caches": "none",
+    # The defaults leave out what compiles in under a second: at small sizes, everything.
+    "jax_persistent_cache_min_compile_time_secs": 0.0,
+    "jax_persistent_cache_min_entry_size_bytes": -1,
+}
+
+
+class CompileCache:
+    """JAX's cache directory of this process and its mirror at the root. Counts hits and misses."""
+
+    def __init__(self, store: Store, tag: str, log: Callable[[str], None]) -> None:
+        self.hits = self.misses = 0
+        self._store, self._prefix, self._log = store, f"{FOLDER}/{tag}", log
+        self.directory = store.cache_dir / "compile" / uuid.uuid4().hex
+        self.directory.mkdir(parents=True)
+        for other in self.directory.parent.iterdir():
+            if time.time() - other.stat().st_mtime > STALE_SECONDS:
+                shutil.rmtree(other, ignore_errors=True)
+        self._stored: set[str] = set()
+        self._sizes: dict[str, int] = {}
+
+    def pull(self) -> int:
+        """Fill the directory with what the root has; returns the number of entries."""
+        names = [name for name in self._store.root.find(self._prefix) if "~" in name]
+        return sum(parallel(self._pull_one, names))
+
+    def push(self, *, all_complete: bool = False) -> int:
+        """Store entries that are new and complete; returns their number. `all_complete`: nothing is compiling now."""
+        sizes = {path.name: path.stat().st_size for path in self.directory.iterdir() if path.is_file()}
+        ready = [name for name, size in sizes.items() if all_complete or self._sizes.get(name) == size]
+        self._sizes = sizes
+        ready = [name for name in ready if name not in self._stored]
+        for name in ready:
+            path = self.directory / name
+            self._store.root.put(path, f"{self._prefix}/{name}~{sha256_file(path)}")
+            self._stored.add(name)
+        return len(ready)
+
+    def count(self, event: str, **_: Any) -> None:
+        """A listener for jax.monitoring."""
+        self.hits += event == HIT
+        self.misses += event == MISS
+
+    def _pull_one(self, stored: str) -> bool:
+        name, _, checksum = stored.rpartition("~")
+        where = f"{self._prefix}/{stored}"
+        target = self.directory / name
+        self._stored.add(name)
+        try:
+            self._store.root.fetch(where, target)
+            if sha256_file(target) == checksum:
+                return True
+            self._log(f"{where} is damaged; it is dropped and compiled again")
+            self._store.root.delete([where])
+        except FileNotFoundError:  # collected meanwhile
+            pass
+        target.unlink(missing_ok=True)
+        self._stored.discard(name)
+        return False
+
+
+@contextmanager
+def enabled(store: Store, tag: str, log: Callable[[str], None]) -> Iterator[CompileCache]:
+    """JAX compiles through the cache while inside. A root that does not answer costs compilations, nothing else."""
+    import jax
+    from jax import monitoring
+
+    cache = CompileCache(store, tag, log)
+    for name, value in {**SETTINGS, "jax_compilation_cache_dir": str(cache.directory)}.items():
+        jax.config.update(name, value)
+    monitoring.register_event_listener(cache.count)
+    ended = threading.Event()
+
+    def pushes() -> None:
+        while not ended.wait(POLL_SECONDS):
+            _tolerantly(cache.push, log)
+
+    thread = threading.Thread(target=pushes, name="compile-cache", daemon=True)
+    try:
+        _tolerantly(cache.pull, log)
+        thread.start()
+        yield cache
+    finally:
+        ended.set()
+        if thread.ident:
+            thread.join()
+        _tolerantly(lambda: cache.push(all_complete=True), log)
+        shutil.rmtree(cache.directory, ignore_errors=True)
+
+
+def tag(hardware: Any) -> str:
+    """Platform, topology and versions: entries elsewhere cannot be of use. JAX's own key decides which of these is.
+
+    Taken from the config and not from JAX's devices, since asking for those must wait for jax.distributed (B51).
+    """
+    versions = []
+    for package in ("jax", "jaxlib", "libtpu"):
+        try:
+            versions.append(f"{package}-{metadata.version(package)}")
+        except metadata.PackageNotFoundError:
+            continue
+    place = hardware.topology or hardware.name
+    if hardware.platform == "cpu":  # programs for the processor at hand do not run on every other
+        place += "-" + hashlib.sha256(_processor().encode()).hexdigest()[:8]
+    return "-".join([hardware.platform, place.replace(":", "-"), *versions])
+
+
+def _processor() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text().splitlines()
+    except OSError:
+        return platform.processor()
+    return "\n".join(sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))}))
+
+
+def _tolerantly(do: Callable[[], Any], log: Callable[[str], None]) -> None:
+    try:
+        do()
+    except (StoreUnavailable, OSError) as error:
+        log(f"the compilation cache is not mirrored: {error}")
