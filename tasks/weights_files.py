@@ -54,7 +54,7 @@ def write_safetensors(
     path = Path(path)
     unfinished = path.with_name(path.name + ".part")
     # safetensors writes an array's buffer as it lies, so a transposed view would come out scrambled
-    contiguous = {name: np.ascontiguousarray(tensor) for name, tensor in tensors.items()}
+    contiguous = {name: np.asarray(tensor, order="C") for name, tensor in tensors.items()}
     safetensors.numpy.save_file(contiguous, unfinished, metadata=dict(metadata or {}))
     os.replace(unfinished, path)
 
