@@ -110,7 +110,8 @@ class ShardsConfig:
     """Packing of documents into rows of seq_len + 1 tokens."""
 
     buffer_docs: Count = 1000  # documents that best fit chooses from
-    rows_per_shard: Count = 65_536
+    # A document longer than a row is cropped when nothing else fits, as nanochat does; or split into rows beforehand.
+    long_documents: Literal["crop", "split"] = "crop"
     workers: NonNegative = 0  # processes; 0: one per core
 
 
