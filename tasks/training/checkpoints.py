@@ -28,6 +28,7 @@ import orbax.checkpoint as ocp
 from model.weights import flatten
 from tasks.store.directories import Mirrored
 from tasks.store.lease import LeaseLost
+from tasks.store.roots import StoreUnavailable
 from tasks.training import restoring
 from tasks.training.checkpoint_manifest import CheckpointManifest, Position, checksums, describe
 from tasks.training.restoring import FOLDER, RECORDS, STATE, Store
@@ -49,7 +50,7 @@ class Settings(Protocol):
     def max_failure_minutes(self) -> float: ...
 
 
-class SavesFailing(Exception):
+class SavesFailing(StoreUnavailable):
     """No checkpoint could be saved for longer than is allowed."""
 
 
@@ -74,6 +75,7 @@ class Checkpoints:
         self._writer: threading.Thread | None = None
         self._last_good = self._last_try = clock()
         self._last_step = -1  # of the last save that was started
+        self.last_saved: int | None = None  # step of the newest checkpoint that is complete
         self._failures = 0  # in a row
         self._lost: LeaseLost | None = None
 
@@ -81,7 +83,7 @@ class Checkpoints:
         """`restoring.newest` of this run; None when nothing was ever saved."""
         restored = restoring.newest(self._store, like, records, self._log)
         if restored is not None:
-            self._last_step = restored[1].step
+            self._last_step = self.last_saved = restored[1].step
         return restored
 
     @property
@@ -148,7 +150,7 @@ class Checkpoints:
             self._orbax.wait_until_finished()
             manifest = CheckpointManifest(position, describe(shapes, sums))
             self._store.mirror(f"{FOLDER}/{path.name}", manifest.to_dict())
-            self._last_good, self._failures = self._clock(), 0
+            self._last_good, self._failures, self.last_saved = self._clock(), 0, position.step
             self._prune()
         except LeaseLost as error:
             self._lost = error

@@ -1,0 +1,56 @@
+"""How an optimizer step's rows are cut into micro-batches: by memory, never by what is computed.
+
+grad_accum_steps × rows × seq_len = total_batch_tokens whatever the devices, and the rows of a step keep their order;
+a different cut changes the order of additions and so only the rounding.
+"""
+
+from __future__ import annotations
+
+from conf.errors import ConfigError
+from model.recipe import Compute, GPTConfig
+
+USABLE = 0.6  # of a device's memory beside the state: the rest is for logits, gathered weights and fragmentation
+
+
+def split_batch(batch_rows: int, row_shards: int, device_rows: int) -> tuple[int, int]:
+    """(grad_accum_steps, rows of a micro-batch over all devices) for at most `device_rows` rows a device.
+
+    `row_shards`: devices that get rows of their own (data × fsdp). Raises ConfigError where they cannot share a batch.
+    """
+    if batch_rows % row_shards:
+        raise ConfigError(
+            f"A batch of {batch_rows} rows cannot be shared evenly by {row_shards} devices: choose total_batch_tokens "
+            "as a multiple of seq_len × data × fsdp, or another compute.mesh."
+        )
+    rows = batch_rows // row_shards
+    fitting = max(n for n in range(1, min(device_rows, rows) + 1) if rows % n == 0)
+    return rows // fitting, fitting * row_shards
+
+
+def rows_in_batch(total_batch_tokens: int, seq_len: int) -> int:
+    """Rows of a batch; raises ConfigError unless its tokens make whole rows."""
+    rows, rest = divmod(total_batch_tokens, seq_len)
+    if rest or rows == 0:
+        below = f"{rows * seq_len} or " if rows else ""
+        raise ConfigError(
+            f"total_batch_tokens={total_batch_tokens} is not a multiple of seq_len={seq_len}: take "
+            f"{below}{(rows + 1) * seq_len}."
+        )
+    return rows
+
+
+def device_rows_that_fit(
+    config: GPTConfig, compute: Compute, device_bytes: float, state_bytes: float, flash: bool
+) -> int:
+    """Rows of a micro-batch whose activations fit on one device beside its part of the state; at least 1.
+
+    Activations of a layer are 34 bytes a token and channel at 16 bits, plus 5 bytes a token, head and key where the
+    attention scores are kept (not `flash`) [Korthikanti et al. 2022, arXiv 2205.05198, equation 2]. Rematerialised
+    layers keep 2 bytes of input, and one of them is whole at a time; `dots` keeps about half.
+    """
+    channel_bytes = 34 * config.n_embd + (0 if flash else 5 * config.n_head * config.seq_len)
+    kept_layers = {"none": config.n_layer, "dots": config.n_layer / 2 + 1, "full": 1}[compute.remat]
+    token_bytes = channel_bytes * kept_layers + 2 * config.n_embd * config.n_layer
+    width = {"float32": 2, "bfloat16": 1}[compute.compute_dtype]  # in units of 16 bits
+    free = USABLE * max(0.0, device_bytes - state_bytes)
+    return max(1, int(free // (token_bytes * width * config.seq_len)))
