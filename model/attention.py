@@ -1,4 +1,4 @@
-"""Causal attention with a local window, behind one function; the implementation is chosen by name.
+"""Causal attention with a local window, behind one function; the implementation is chosen by name or by device.
 
 `xla` runs on any device and is the reference that the kernels are compared with. It walks over blocks of
 queries, so that the largest array is [batch, heads, block, window + block] and what lies outside the window
@@ -7,10 +7,15 @@ is never computed.
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import partial
+
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
+from model.attention_cudnn import attend_cudnn
+from model.mesh import map_heads
 from model.recipe import Compute
 
 QUERY_BLOCK = 128
@@ -25,7 +30,35 @@ def attend(
     head serves n_head / n_kv_head neighbouring query heads). Returns [batch, seq, n_head, head_dim] in q's
     dtype. Scores and softmax are float32.
     """
-    return attend_xla(q, k, v, window=window)
+    device = jax.devices()[0] if mesh is None else mesh.devices.flat[0]
+    name = choose(compute, device.platform)
+    kernel: Callable[..., jax.Array]
+    if name == "splash":
+        from model.attention_splash import attend_splash  # Pallas takes a second to import
+
+        kernel = partial(attend_splash, window=window, chip=device.device_kind)
+    elif name == "cudnn":
+        kernel = partial(attend_cudnn, window=window)
+    else:
+        return attend_xla(q, k, v, window=window)
+    return map_heads(kernel, q, k, v, mesh)
+
+
+def choose(compute: Compute, platform: str) -> str:
+    """The implementation that `compute.attention` means on `platform` (a jax.Device's: cpu, gpu, tpu).
+
+    Raises ValueError for a kernel that the platform lacks, or that would round the compute dtype.
+    """
+    name = compute.attention
+    if name == "auto":
+        fused_on_gpu = "cudnn" if compute.compute_dtype == "bfloat16" else "xla"
+        return {"tpu": "splash", "gpu": fused_on_gpu}.get(platform, "xla")
+    home = {"splash": "tpu", "cudnn": "gpu"}.get(name, platform)
+    if home != platform:
+        raise ValueError(f"compute.attention={name} runs on {home}, not on {platform}: use auto or xla")
+    if name == "cudnn" and compute.compute_dtype != "bfloat16":
+        raise ValueError("compute.attention=cudnn computes in bfloat16: set compute.compute_dtype=bfloat16 or use xla")
+    return name
 
 
 def attend_xla(q: jax.Array, k: jax.Array, v: jax.Array, *, window: int) -> jax.Array:
