@@ -1,0 +1,137 @@
+"""Questions of any length into batches of few shapes.
+
+The options of a question share everything up to where they differ, often a thousand few-shot tokens. A `Row` holds that
+prefix once and the options behind it as *branches*, one after the other; `model.branches` computes the prefix once
+and lets each branch see the prefix and itself only. Rows of similar length go into one `Batch` whose widths come from a ladder
+of few rungs, so that a whole evaluation compiles about five programs however many lengths it meets; that the rungs are
+far apart costs little, since `model.branches` stops at the longest prefix of the batch.
+
+Pure NumPy: what is planned here depends on the lengths alone, and each row's result on nothing but the row.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from model.score import Question, common_prefix
+
+PREFIX_FLOOR = 512  # least room for a prefix, tokens
+BRANCH_FLOOR = 64  # least room for branches, tokens
+
+
+@dataclass(frozen=True)
+class Row:
+    """A prefix with the options that continue it. `options` are (number, ids, start): the option's number in its
+    question, its ids after the prefix, and the position in those ids of the first scored token (≥ 1)."""
+
+    question: int  # position in the list that was planned
+    prefix: tuple[int, ...]
+    options: tuple[tuple[int, tuple[int, ...], int], ...]
+
+    @property
+    def branch_tokens(self) -> int:
+        """Tokens fed behind the prefix: an option's last token is only ever predicted."""
+        return sum(len(ids) - 1 for _, ids, _ in self.options)
+
+
+@dataclass(frozen=True)
+class Batch:
+    """Host arrays of one call, all int32. R rows, P prefix tokens, S branch tokens, padding included.
+
+    prefix [R, P] and prefix_length [R]; for the branches, each [R, S]: tokens, the token before each one (`previous`),
+    its position in its sequence, the number of its branch in the row (−1: padding), and the target (−1: not scored).
+    `rows` says what the rows are: the batch may end in rows of padding alone.
+    """
+
+    prefix: np.ndarray
+    prefix_length: np.ndarray
+    tokens: np.ndarray
+    previous: np.ndarray
+    positions: np.ndarray
+    branch: np.ndarray
+    targets: np.ndarray
+    rows: tuple[Row, ...]
+
+    @property
+    def shape(self) -> tuple[int, int, int]:
+        """(R, P, S): batches of one shape share a compiled program."""
+        return (*self.prefix.shape, self.tokens.shape[1])
+
+    def spans(self) -> Iterator[tuple[int, int, int, slice]]:
+        """(row in the batch, question, option, columns of its scored targets) of every option in the batch."""
+        for r, row in enumerate(self.rows):
+            at = 0
+            for option, ids, start in row.options:
+                yield r, row.question, option, slice(at + start - 1, at + len(ids) - 1)
+                at += len(ids) - 1
+
+
+def rows_of(number: int, question: Question) -> list[Row]:
+    """The rows of a question: one if its options share a prefix, else one for each option (after truncation, say).
+
+    The prefix ends before the token in front of the first scored one, whose output is what predicts it.
+    """
+    scored = [k for k in range(len(question.options)) if question.ends[k] - question.starts[k] > 0]
+    if not scored:
+        return []
+    shared = min(common_prefix(question.options), min(question.starts[k] for k in scored) - 1)
+    if shared > 0 or len(scored) == 1:
+        return [_row(number, question, scored, shared)]
+    return [_row(number, question, [k], question.starts[k] - 1) for k in scored]
+
+
+def _row(number: int, question: Question, options: Sequence[int], shared: int) -> Row:
+    return Row(
+        number,
+        question.options[options[0]][:shared],
+        tuple((k, question.options[k][shared:], question.starts[k] - shared) for k in options),
+    )
+
+
+def rung(length: int, floor: int) -> int:
+    """The smallest of floor, 4 · floor, 16 · floor, … that holds `length`."""
+    while floor < length:
+        floor *= 4
+    return floor
+
+
+def plan(questions: Sequence[Question], batch_tokens: int, row_multiple: int = 1) -> Iterator[Batch]:
+    """Sort the questions into batches of about `batch_tokens` tokens, long ones first (a lack of memory shows at once).
+
+    row_multiple: number of devices that a batch's rows are spread over. A last batch is filled up with empty rows
+    rather than made smaller: they cost less than one more compilation.
+    """
+    shapes: dict[tuple[int, int], list[Row]] = {}
+    for number, question in enumerate(questions):
+        for row in rows_of(number, question):
+            widths = rung(len(row.prefix), PREFIX_FLOOR), rung(row.branch_tokens, BRANCH_FLOOR)
+            shapes.setdefault(widths, []).append(row)
+    for widths, rows in sorted(shapes.items(), reverse=True):
+        size = max(1, batch_tokens // (sum(widths) * row_multiple)) * row_multiple
+        rows.sort(key=lambda row: len(row.prefix), reverse=True)  # rows of a batch wait for the longest one
+        for at in range(0, len(rows), size):
+            yield pack(rows[at : at + size], size, *widths)
+
+
+def pack(rows: Sequence[Row], size: int, prefix_width: int, branch_width: int) -> Batch:
+    """Write `rows` into arrays of `size` rows."""
+    prefix = np.zeros((size, prefix_width), np.int32)
+    length = np.zeros(size, np.int32)
+    tokens, previous, positions = (np.zeros((size, branch_width), np.int32) for _ in range(3))
+    branch, targets = (np.full((size, branch_width), -1, np.int32) for _ in range(2))
+    for r, row in enumerate(rows):
+        n = length[r] = len(row.prefix)
+        prefix[r, :n] = row.prefix
+        at = 0
+        for k, (_, ids, start) in enumerate(row.options):
+            here = slice(at, at + len(ids) - 1)
+            tokens[r, here] = ids[:-1]
+            previous[r, here] = (row.prefix[-1] if n else 0, *ids[:-2])
+            positions[r, here] = np.arange(n, n + len(ids) - 1)
+            branch[r, here] = k
+            targets[r, at + start - 1 : here.stop] = ids[start:]
+            at = here.stop
+    return Batch(prefix, length, tokens, previous, positions, branch, targets, tuple(rows))
