@@ -4,6 +4,7 @@ import fnmatch
 from pathlib import Path
 
 from tasks.store.cache import ReadCache
+from tasks.store.gather import parallel
 from tasks.store.local import LocalRoot
 from tasks.store.manifest import Damaged, Manifest, remedy
 from tasks.store.roots import Root, sha256_file
@@ -67,7 +68,7 @@ class Artifact:
     def _tree(self, names: list[str]) -> Path:
         """A directory in which every file has its own name, by hard links to verified copies."""
         plain = all(self.manifest.files[name].path == name for name in names)
-        paths = {name: self._file(name) for name in names}
+        paths = dict(zip(names, parallel(self._file, names), strict=True))
         if plain and isinstance(self._root, LocalRoot):
             return self._root.path(self.where)
         return self._cache.tree(self.where, paths)

@@ -18,6 +18,8 @@ from typing import Any
 
 os.environ.setdefault("GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT", "false")  # zonal buckets: probes that cost seconds a call
 
+import logging
+
 import aiohttp
 import gcsfs
 import google.auth.exceptions
@@ -35,6 +37,8 @@ SLOWEST = 2**20
 """bytes/s below which a transfer counts as stuck."""
 GRACE_SECONDS = 120.0
 """Deadline of a transfer beyond its size over SLOWEST: room for gcsfs's own retries."""
+RESUMABLE = 5 * 2**20
+"""bytes from which gcsfs sends a file in several requests."""
 UPLOADS = 3
 """Times that a file which arrives damaged is sent."""
 
@@ -43,8 +47,8 @@ class GcsRoot:
     """Objects below `gs://bucket/prefix`. STORAGE_EMULATOR_HOST points it at another server."""
 
     def __init__(self, url: str) -> None:
-        self.url = url.rstrip("/")
-        self._base = self.url.removeprefix("gs://")
+        self._base = url.removeprefix("gs://").strip("/")
+        self.url = f"gs://{self._base}"
         self.bucket = self._base.partition("/")[0]
         if not self.bucket:
             raise InputError(f"store.root={url} names no bucket: write gs://bucket/prefix.")
@@ -78,6 +82,11 @@ class GcsRoot:
 
     def put(self, path: Path, name: str) -> None:
         size, md5 = path.stat().st_size, _md5(path)
+        if size >= RESUMABLE:  # a long upload: look first; the small ones are told by the server
+            with suppress(FileNotFoundError), self._translated(f"look for {name} in"):
+                if self._stored(name) == (size, md5):
+                    return
+                raise FileExistsError(f"{self.url}/{name}")
         deadline = GRACE_SECONDS + size / SLOWEST
         for attempt in range(1, UPLOADS + 1):
             with self._translated(f"upload {name} to"):
@@ -162,7 +171,7 @@ def translated(url: str, what: str) -> Iterator[None]:
         raise StoreUnavailable(f"Cannot {what} {url}: the server answered {error.code}; try again later.") from error
     except FSTimeoutError as error:
         raise StoreUnavailable(f"Cannot {what} {url}: no answer in time; check the network and try again.") from error
-    except (aiohttp.ClientError, requests.exceptions.RequestException, ConnectionError) as error:
+    except (aiohttp.ClientError, ChecksumError, requests.exceptions.RequestException, ConnectionError) as error:
         raise StoreUnavailable(
             f"Cannot {what} {url}: {type(error).__name__}; check the network and try again."
         ) from error
@@ -177,6 +186,7 @@ def translated(url: str, what: str) -> Iterator[None]:
 
 def filesystem() -> Any:
     """The gcsfs filesystem as everything here uses it."""
+    logging.getLogger("gcsfs").setLevel(logging.CRITICAL)  # it prints a traceback for what we say in one sentence
     emulated = os.environ.get("STORAGE_EMULATOR_HOST")
     return gcsfs.GCSFileSystem(
         token="anon" if emulated else None,
