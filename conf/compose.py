@@ -102,7 +102,7 @@ def schema_word(override: Override) -> str:
 
 
 @functools.cache
-def field_paths(schema: Any, prefix: str = "") -> dict[str, Any]:
+def field_paths(schema: type, prefix: str = "") -> dict[str, Any]:
     """Every dotted field path of a dataclass tree with its type: `{"base": BaseConfig, "base.steps": int, …}`."""
     hints = typing.get_type_hints(schema)
     found: dict[str, Any] = {}
@@ -110,7 +110,7 @@ def field_paths(schema: Any, prefix: str = "") -> dict[str, Any]:
         path, hint = prefix + item.name, hints[item.name]
         found[path] = hint
         if is_dataclass(hint):
-            found |= field_paths(hint, path + ".")
+            found |= field_paths(typing.cast(type, hint), path + ".")
     return found
 
 

@@ -16,16 +16,14 @@ from rich.table import Table
 
 from conf.compose import compose
 from conf.errors import ConfigError
+from flows.command import failing_in_one_sentence, guarded, leave
 from flows.dag import dag
 from flows.running import Outcome, Runner
-from flows.server import ServerError, prefect_api
-from tasks.stage import InputError
-from tasks.store import Artifact, StageFailed, StagePreempted, StageRefused, Store
-
-CONTINUE = "Run the same command to continue from there."
+from tasks.store import Artifact, Store
 
 
-@flow(name="cycle", flow_run_name="{overrides}", persist_result=False, validate_parameters=True)
+@flow(name="cycle", persist_result=False)
+@failing_in_one_sentence
 def cycle(overrides: list[str] | None = None) -> str:
     """Run the whole cycle under Hydra `overrides`; returns where the report is."""
     config = compose(overrides or [])
@@ -75,33 +73,12 @@ def show(outcomes: Sequence[Outcome], report: Artifact) -> None:
 
 
 def main(words: Sequence[str]) -> int:
-    """Run the cycle from the command line; every expected fault is one sentence on stderr."""
+    """Run the cycle from the command line; a wrong word is found before the server starts."""
     try:
         compose(words)
-        with prefect_api():
-            cycle(overrides=list(words))
-    except (ConfigError, InputError, StageRefused) as error:
+    except ConfigError as error:
         return leave(2, str(error))
-    except StagePreempted as error:
-        return leave(75, f"Preempted: {error} {CONTINUE}")
-    except StageFailed as error:
-        return leave(1, str(error))
-    except ServerError as error:
-        return leave(1, str(error))
-    except KeyboardInterrupt:
-        return leave(130, f"Stopped by Ctrl-C. {CONTINUE}")
-    except BaseException as error:
-        # Prefect turns SIGTERM into an exception of its own that is not public.
-        if type(error).__name__ != "TerminationSignal":
-            raise
-        return leave(143, f"Stopped by SIGTERM. {CONTINUE}")
-    return 0
-
-
-def leave(status: int, sentence: str) -> int:
-    """Print why on stderr and give the exit status."""
-    print(f"encore: {sentence}", file=sys.stderr)
-    return status
+    return guarded(cycle, overrides=list(words))
 
 
 if __name__ == "__main__":

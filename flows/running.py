@@ -83,7 +83,13 @@ class Runner:
                         log.info("%s", event.get("message", ""))
 
                 artifact = run_stage(
-                    stage, self.config, dict(inputs), self.store, on_event=on_event, run_info=self.run_info()
+                    stage,
+                    self.config,
+                    dict(inputs),
+                    self.store,
+                    on_event=on_event,
+                    run_info=self.run_info(),
+                    grace_seconds=flow.grace_seconds,
                 )
             return Outcome(label, artifact, "run", time.monotonic() - started, attempts)
 
