@@ -12,7 +12,7 @@ import json
 import math
 import queue
 import threading
-from collections.abc import Iterator
+from collections.abc import Generator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -52,7 +52,7 @@ class RowSet:
     def open(cls, directory: Path, split: str) -> RowSet:
         """The split `train` or `val` of a shards or conversations directory; nothing is read into memory."""
         index = json.loads((directory / "shards.json").read_text())
-        return cls([_map(directory, entry["name"]) for entry in index[split]])
+        return cls([_map(directory, entry["name"]) for entry in index[split] if entry["rows"]])
 
     def __len__(self) -> int:
         return int(self._starts[-1])
@@ -64,7 +64,7 @@ class RowSet:
     @property
     def seq_len(self) -> int:
         """Tokens of a row's input; a row itself is one longer."""
-        return int(self._shards[0][1].shape[1]) - 1
+        return self._shards[0][1].shape[1] - 1
 
     def take(self, indices: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
         """Fresh, read-only copies: rows int32 [*indices, seq_len + 1] and checksums uint32 [*indices]."""
@@ -112,7 +112,7 @@ class Loader:
         rows, sums = self.rows.take(indices)
         return Batch(step, rows, sums, indices)
 
-    def batches(self, start: int, stop: int, depth: int = 2) -> Iterator[Batch]:
+    def batches(self, start: int, stop: int, depth: int = 2) -> Generator[Batch, None, None]:
         """Batches [start, stop), read up to `depth` ahead by a thread that ends with the iterator.
 
         The thread decides when a batch is read, never what is in it. Its errors are raised here.

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import Any
 
@@ -13,6 +14,7 @@ from conf.errors import ConfigError
 from conf.schema import Mesh as MeshConfig
 from model.mesh import make_mesh, row_shards, rows_sharding, shard_state, state_shardings
 from model.recipe import GPTConfig
+from model.step import Training, init_state
 
 
 @dataclass(frozen=True)
@@ -37,8 +39,9 @@ class Placement:
         """Devices that get rows of their own."""
         return 1 if self.mesh is None else row_shards(self.mesh)
 
-    def shapes(self, state: Any) -> Any:
-        """ShapeDtypeStructs of a state with the shardings it has here; `state` may itself be shapes."""
+    def state_shapes(self, training: Training) -> Any:
+        """ShapeDtypeStructs of a train state, with the shardings that it has here."""
+        state = jax.eval_shape(lambda: init_state(self.config, training, 0))
         if self.mesh is None:
             one = SingleDeviceSharding(jax.devices()[0])
             shardings = jax.tree.map(lambda _: one, state)
@@ -48,9 +51,20 @@ class Placement:
             lambda leaf, sharding: jax.ShapeDtypeStruct(leaf.shape, leaf.dtype, sharding=sharding), state, shardings
         )
 
+    def state_bytes(self, training: Training) -> int:
+        """Bytes of a train state and its gradients on one device."""
+
+        def held(leaf: Any) -> int:
+            return math.prod(leaf.sharding.shard_shape(leaf.shape)) * leaf.dtype.itemsize
+
+        state = self.state_shapes(training)
+        return sum(map(held, jax.tree.leaves(state))) + sum(map(held, jax.tree.leaves(state.params)))
+
     def put_state(self, state: Any) -> Any:
         """A state laid out as the training step takes it."""
-        return state if self.mesh is None else shard_state(state, self.config, self.mesh)
+        if self.mesh is None:
+            return jax.device_put(state, jax.devices()[0])
+        return shard_state(state, self.config, self.mesh)
 
     def put_rows(self, rows: np.ndarray) -> jax.Array:
         """Rows int32 [grad_accum_steps, rows, seq_len + 1]; every process passes all of them and keeps its own."""

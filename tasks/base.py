@@ -1,0 +1,93 @@
+"""Stage `base`: pretraining on packed rows, sized by depth.
+
+Fills weights.safetensors, optimizer.safetensors, model.json, history.jsonl and samples.json. The result is a function
+of the config, the shards and the seed alone: a run that was killed and continued ends with the same bits as one
+that was not, on the same devices; on others, with losses equal to rounding.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from model.sizing import size
+from model.step import Training, init_state
+from tasks import tokenizer as tokenizers
+from tasks.stage import Stage
+from tasks.training import batching
+from tasks.training.loader import check_enough_rows
+from tasks.training.loop import Loop
+from tasks.training.planning import make_plan, open_rows, write_results
+
+if TYPE_CHECKING:
+    from conf.schema import Config
+    from tasks.store.artifact import Artifact
+    from tasks.store.workspace import Workspace
+
+STAGE = Stage(
+    name="base",
+    version=1,
+    reads=(
+        "seed",
+        "recipe",
+        "scale",
+        "data.allow_repeat",
+        "base.steps",
+        "base.total_batch_tokens",
+        "base.eval_every",
+        "base.eval_tokens",
+        "base.sample_every",
+        "compute.compute_dtype",
+        "compute.param_dtype",
+    ),
+    runtime=("compute", "hardware", "base.device_batch_rows", "base.log_every", "base.checkpoint"),
+    inputs=("shards", "tokenizer"),
+    resumable=True,
+    accelerator=True,
+)
+
+
+def run(config: Config, inputs: Mapping[str, Artifact], out: Workspace) -> dict[str, Any]:
+    """Pretrain; returns loss, val bpb, tokens, time and throughput.
+
+    Raises InputError where the rows do not last, ConfigError where batch, mesh and devices do not fit.
+    """
+    tokenizer = tokenizers.load(inputs["tokenizer"].path())
+    scale = config.scale
+    sizing = size(
+        config.recipe,
+        scale.depth,
+        vocab_size=tokenizer.vocab_size,
+        seq_len=scale.seq_len,
+        ratio=scale.ratio,
+        aspect=scale.aspect,
+        head_dim=scale.head_dim,
+        n_kv_head=scale.n_kv_head,
+        window_pattern=scale.window_pattern,
+        total_batch_tokens=config.base.total_batch_tokens,
+        iterations=config.base.steps,
+    )
+    training = Training.base(config.recipe, sizing)
+    batch_rows = batching.rows_in_batch(sizing.total_batch_tokens, scale.seq_len)
+    rows, val_rows = open_rows(inputs["shards"].path())
+    check_enough_rows(
+        rows,
+        training.iterations * batch_rows,
+        config.data.allow_repeat,
+        remedy="Bring more text, lower base.steps or scale.ratio, or set data.allow_repeat=true to see rows again.",
+    )
+    plan = make_plan(
+        config.base,
+        config.compute,
+        config.hardware,
+        config=sizing.config,
+        training=training,
+        rows=rows,
+        val_rows=val_rows,
+        batch_rows=batch_rows,
+        seed=config.seed,
+        tokenizer=tokenizer,
+        sample_every=config.base.sample_every,
+    )
+    state, history, seconds = Loop(plan, out).run(lambda: init_state(sizing.config, training, config.seed))
+    return write_results(plan, state, history, seconds, out)
