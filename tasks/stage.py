@@ -12,21 +12,13 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
-MODULES = {
-    "corpus": "tasks.corpus",
-    "tokenizer": "tasks.tokenizer",
-    "shards": "tasks.shards",
-    "base": "tasks.base",
-    "conversations": "tasks.conversations",
-    "sft": "tasks.sft",
-    "core": "tasks.core",
-    "chat": "tasks.chat",
-    "prompts": "tasks.prompts",
-    "report": "tasks.report",
-    "export": "tasks.export",
-}
-"""Stage name → its module. Any other dotted module name with a `STAGE` is accepted where a stage name is."""
+STAGES = (
+    *("corpus", "tokenizer", "shards", "base", "conversations", "sft"),
+    *("core", "chat", "prompts", "report", "export"),
+)
+"""The stages of the cycle; each is the module `tasks.<name>`. A dotted module name with a `STAGE` is accepted too."""
 
 
 class InputError(Exception):
@@ -87,10 +79,11 @@ class Stage:
 
 def module_name(stage_name: str) -> str:
     """The dotted module of a stage; raises InputError with the known names."""
-    module = MODULES.get(stage_name, stage_name)
-    if "." not in module:
-        raise InputError(f"There is no stage '{stage_name}': choose one of {', '.join(MODULES)}.")
-    return module
+    if stage_name in STAGES:
+        return f"tasks.{stage_name}"
+    if "." not in stage_name:
+        raise InputError(f"There is no stage '{stage_name}': choose one of {', '.join(STAGES)}.")
+    return stage_name
 
 
 def load(stage_name: str) -> tuple[Stage, Callable]:
@@ -100,17 +93,29 @@ def load(stage_name: str) -> tuple[Stage, Callable]:
 
 
 def declaration(stage_name: str) -> Stage:
-    """The declaration alone, read from the source so that the module and what it imports (jax) stay unloaded."""
+    """The declaration alone, read from the source so that the module and what it imports (jax) stay unloaded.
+
+    It must be one literal call: text, numbers, tuples and sums of tuples.
+    """
     name = module_name(stage_name)
-    spec = importlib.util.find_spec(name)
+    try:
+        spec = importlib.util.find_spec(name)
+    except ModuleNotFoundError:
+        spec = None
     if spec is None or spec.origin is None:
         raise InputError(f"Stage '{stage_name}' has no module {name}.")
-    for node in ast.parse(Path(spec.origin).read_text()).body:
+    for node in ast.parse(Path(spec.origin).read_text(encoding="utf-8")).body:
         if (
             isinstance(node, ast.Assign)
             and isinstance(node.value, ast.Call)
             and any(isinstance(target, ast.Name) and target.id == "STAGE" for target in node.targets)
         ):
-            keywords = {word.arg: ast.literal_eval(word.value) for word in node.value.keywords if word.arg}
-            return Stage(*[ast.literal_eval(value) for value in node.value.args], **keywords)
-    raise InputError(f"Module {name} declares no STAGE = Stage(…) with literal values.")
+            keywords = {word.arg: _literal(word.value) for word in node.value.keywords if word.arg}
+            return Stage(*[_literal(value) for value in node.value.args], **keywords)
+    raise InputError(f"Module {name} declares no STAGE = Stage(…).")
+
+
+def _literal(node: ast.expr) -> Any:
+    if isinstance(node, ast.BinOp) and isinstance(node.op, ast.Add):
+        return _literal(node.left) + _literal(node.right)
+    return ast.literal_eval(node)
