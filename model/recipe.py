@@ -224,9 +224,7 @@ class GPTConfig:
     def __post_init__(self) -> None:
         _between(self, 1, 1 << 24, "vocab_size", "seq_len", "n_layer", "n_head", "n_kv_head", "n_embd")
         if self.n_embd % (2 * self.n_head):
-            raise ValueError(
-                f"n_embd is {self.n_embd}: it must be a multiple of 2 · n_head = {2 * self.n_head}"
-            )
+            raise ValueError(f"n_embd is {self.n_embd}: it must be a multiple of 2 · n_head = {2 * self.n_head}")
         if self.n_head % self.n_kv_head:
             raise ValueError(f"n_kv_head is {self.n_kv_head}: it must divide n_head = {self.n_head}")
         if not self.window_pattern or set(self.window_pattern) - set("SL"):
