@@ -120,9 +120,7 @@ def pack_documents(
         yield row
 
 
-def _refill(
-    waiting: BestFit[np.ndarray], source: Iterator[Sequence[int] | np.ndarray], buffer_docs: int
-) -> None:
+def _refill(waiting: BestFit[np.ndarray], source: Iterator[Sequence[int] | np.ndarray], buffer_docs: int) -> None:
     while len(waiting) < buffer_docs:
         document = next(source, None)
         if document is None:
@@ -131,7 +129,7 @@ def _refill(
 
 
 def pack_conversations(
-    conversations: Iterable[tuple[Sequence[int], Sequence[int]]],
+    conversations: Iterable[tuple[Sequence[int] | np.ndarray, Sequence[int] | np.ndarray]],
     seq_len: int,
     bos: int,
     buffer_docs: int = 100,
@@ -154,9 +152,7 @@ def pack_conversations(
             while len(waiting) < buffer_docs and (conversation := next(source, None)) is not None:
                 words = _words(*conversation)
                 if len(words) > capacity:
-                    raise ValueError(
-                        f"a conversation of {len(words)} tokens does not fit a row of {capacity}"
-                    )
+                    raise ValueError(f"a conversation of {len(words)} tokens does not fit a row of {capacity}")
                 waiting.push(len(words), words)
             piece = waiting.pop_fitting(capacity - filled)
             if piece is None:
@@ -173,7 +169,7 @@ def pack_conversations(
         yield row
 
 
-def _words(ids: Sequence[int], mask: Sequence[int]) -> np.ndarray:
+def _words(ids: Sequence[int] | np.ndarray, mask: Sequence[int] | np.ndarray) -> np.ndarray:
     tokens = np.asarray(ids, dtype=np.int32)
     if not len(tokens) or len(tokens) != len(mask):
         raise ValueError(f"{len(tokens)} tokens came with a mask of {len(mask)}")

@@ -25,6 +25,10 @@ class FakeWorkspace(Directory):
     def path(self) -> Path:
         return self._path
 
+    def scratch(self) -> Path:
+        (self._path / "scratch").mkdir(exist_ok=True)
+        return self._path / "scratch"
+
     def finished(self) -> set[str]:
         return set(self.published)
 
