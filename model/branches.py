@@ -35,12 +35,18 @@ Read = Callable[[int, jax.Array, jax.Array, jax.Array], jax.Array]
 def device_arrays(batch: Batch, mesh: Mesh | None) -> Arrays:
     """The batch on the device; on a mesh, its rows are spread over the axes that split a batch."""
     names = ("prefix", "prefix_length", "tokens", "previous", "positions", "branch", "targets")
-    sharding = None if mesh is None else NamedSharding(mesh, PartitionSpec(ROWS))
-    return {name: jax.device_put(getattr(batch, name), sharding) for name in names}
+    arrays = {name: getattr(batch, name) for name in names}
+    if mesh is None:
+        return jax.device_put(arrays)
+    sharding = NamedSharding(mesh, PartitionSpec(ROWS))
+    # every process holds the whole batch and keeps its own rows
+    return {name: jax.make_array_from_callback(a.shape, sharding, a.__getitem__) for name, a in arrays.items()}
 
 
-@partial(jax.jit, static_argnames=("config", "compute"))
-def score(params: Params, batch: Arrays, config: GPTConfig, compute: Compute) -> tuple[jax.Array, jax.Array]:
+@partial(jax.jit, static_argnames=("config", "compute", "mesh"))
+def score(
+    params: Params, batch: Arrays, config: GPTConfig, compute: Compute, mesh: Mesh | None = None
+) -> tuple[jax.Array, jax.Array]:
     """Score a batch of R rows with P prefix columns and S branch columns.
 
     Returns for every branch position the cross entropy of its target, float32 nats [R, S], and whether the target is
@@ -55,7 +61,11 @@ def score(params: Params, batch: Arrays, config: GPTConfig, compute: Compute) ->
         return _attend(q, k, v, masks[config.windows[layer]])
 
     stream = _forward(gpt, batch["tokens"], batch["previous"], batch["positions"], compute, read)
-    return _losses(params, stream, batch["targets"], config)
+    losses, hits = _losses(params, stream, batch["targets"], config)
+    if mesh is not None:  # whole on every device, so that every process can read them
+        whole = NamedSharding(mesh, PartitionSpec())
+        losses, hits = (jax.lax.with_sharding_constraint(found, whole) for found in (losses, hits))
+    return losses, hits
 
 
 def visible(batch: Arrays, window: int) -> jax.Array:

@@ -2,9 +2,9 @@
 
 The options of a question share everything up to where they differ, often a thousand few-shot tokens. A `Row` holds that
 prefix once and the options behind it as *branches*, one after the other; `model.branches` computes the prefix once
-and lets each branch see the prefix and itself only. Rows of similar length go into one `Batch` whose widths come from a ladder
-of few rungs, so that a whole evaluation compiles about five programs however many lengths it meets; that the rungs are
-far apart costs little, since `model.branches` stops at the longest prefix of the batch.
+and lets each branch see the prefix and itself only. Rows of similar length go into one `Batch`, whose widths come from
+a ladder of few rungs, so that a whole evaluation compiles about five programs however many lengths it meets. That the
+rungs are far apart costs little, since `model.branches` stops at the longest prefix of the batch.
 
 Pure NumPy: what is planned here depends on the lengths alone, and each row's result on nothing but the row.
 """

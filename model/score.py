@@ -49,7 +49,7 @@ class Task:
 
 @dataclass(frozen=True)
 class Question:
-    """One example, tokenized: `options[k]` are the ids of sequence k, BOS included, scored on `[starts[k], ends[k])`."""
+    """One example, tokenized: `options[k]` are ids with BOS in front, scored on positions `[starts[k], ends[k])`."""
 
     index: int  # position in the shuffled file
     options: tuple[tuple[int, ...], ...]
@@ -80,7 +80,7 @@ def shuffled(examples: Sequence[Any]) -> list[Any]:
 
 
 def draw_shots(index: int, n_examples: int, num_fewshot: int) -> list[int]:
-    """Indices of the few-shot examples for example `index`, in prompt order; fewer if there are not that many others."""
+    """Indices of the few-shot examples of example `index`, in prompt order; fewer if there are not that many others."""
     if num_fewshot == 0:
         return []
     others = [i for i in range(n_examples) if i != index]
@@ -113,30 +113,32 @@ def _solved(task: Task, item: Mapping[str, Any]) -> str:
 # --- spans
 
 
-def common_prefix(sequences: Sequence[Sequence[int]]) -> int:
+def common_prefix(sequences: Sequence[tuple[int, ...]]) -> int:
     """Number of leading items that all sequences share."""
     first, last = min(sequences), max(sequences)  # whatever these two share, the ones between them share too
     shortest = min(len(first), len(last))
     return next((i for i in range(shortest) if first[i] != last[i]), shortest)
 
 
-def common_suffix(sequences: Sequence[Sequence[int]]) -> int:
+def common_suffix(sequences: Sequence[tuple[int, ...]]) -> int:
     """Number of trailing items that all sequences share."""
     return common_prefix([s[::-1] for s in sequences])
 
 
-def make_question(task: Task, index: int, gold: int | None, sequences: Sequence[Sequence[int]]) -> Question:
+def make_question(
+    task: Task, index: int, gold: int | None, sequences: Sequence[Sequence[int]], rules: Sequence[str] = ()
+) -> Question:
     """Find the scored spans in the token ids of an example's texts.
 
-    sequences: ids of what `render` returned, in that order, each with BOS in front.
+    sequences: ids of what `render` returned, in that order, each with BOS in front. rules: those applied before.
     """
     ids = tuple(tuple(s) for s in sequences)
-    rules: list[str] = []
+    applied = list(rules)
     if task.kind == "language_modeling":
         prompt, full = ids
         start = common_prefix(ids)
         if start < len(prompt):
-            rules.append("boundary")
+            applied.append("boundary")
         ids, starts, gold = (full,), [start], None
     elif task.kind == "multiple_choice":
         starts = [common_prefix(ids)] * len(ids)
@@ -145,8 +147,8 @@ def make_question(task: Task, index: int, gold: int | None, sequences: Sequence[
         starts = [len(s) - shared for s in ids]
     repaired = _repair(starts, [len(s) for s in ids], same_start=task.kind == "multiple_choice")
     if repaired != starts:
-        rules.append("span")
-    return Question(index, ids, tuple(repaired), tuple(len(s) for s in ids), gold, rules=tuple(rules))
+        applied.append("span")
+    return Question(index, ids, tuple(repaired), tuple(len(s) for s in ids), gold, rules=tuple(applied))
 
 
 def _repair(starts: list[int], ends: list[int], same_start: bool) -> list[int]:

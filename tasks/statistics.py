@@ -60,7 +60,7 @@ def accuracy_interval(outcome: Outcome, samples: int, label: str = "") -> Interv
 
 def core_interval(outcomes: Mapping[str, Outcome], samples: int) -> Interval:
     """95 % interval of CORE, the mean of the centred accuracies."""
-    draws = [centre(_resampled_accuracy(o, samples, label), o.baseline) for label, o in outcomes.items()]
+    draws = [(_resampled_accuracy(o, samples, label) - o.baseline) / (1 - o.baseline) for label, o in outcomes.items()]
     return _percentiles(np.mean(draws, axis=0))
 
 
@@ -107,8 +107,8 @@ def _resampled_difference(a: Outcome, b: Outcome, samples: int, label: str) -> t
 
 
 def _difference(n: int, a: float, b: float, draws: np.ndarray) -> Difference:
-    turned = min(np.mean(draws <= 0), np.mean(draws >= 0))
-    return Difference(n, a, b, _percentiles(draws), float(min(1.0, 2 * turned)))
+    turned = min(float(np.mean(draws <= 0)), float(np.mean(draws >= 0)))
+    return Difference(n, a, b, _percentiles(draws), min(1.0, 2 * turned))
 
 
 def _percentiles(draws: np.ndarray) -> Interval:

@@ -1,0 +1,99 @@
+"""A task's examples to verdicts: tokenized ahead on the host, scored in batches on the devices."""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from itertools import islice
+from typing import TYPE_CHECKING, Any
+
+import jax
+import numpy as np
+
+from model.branches import device_arrays, score
+from model.buckets import Batch, plan
+from model.recipe import Compute, GPTConfig
+from model.score import Question, Task, Verdict, draw_shots, judge, make_question, render, truncate_left
+from tasks.stage import InputError
+
+if TYPE_CHECKING:
+    from tasks.tokenizer import Tokenizer
+    from tasks.training.placement import Placement
+
+TEXTS_AT_ONCE = 4096  # tokenized in one call: enough for every core, little enough to stop soon
+
+
+def make_questions(
+    task: Task,
+    examples: Sequence[Mapping[str, Any]],
+    limit: int | None,
+    tokenizer: Tokenizer,
+    context: int | None = None,
+) -> list[Question]:
+    """Render and tokenize the first `limit` examples of a shuffled task; few-shot examples come from all of them.
+
+    context: tokens that prompts are cut to from the left; None leaves them whole.
+    """
+    questions: list[Question] = []
+    numbered = iter(enumerate(examples[:limit]))
+    while chunk := list(islice(numbered, max(1, TEXTS_AT_ONCE // 4))):
+        rendered = []
+        for index, example in chunk:
+            shots = draw_shots(index, len(examples), task.num_fewshot)
+            rules = ("shots",) if len(shots) < task.num_fewshot else ()
+            rendered.append((index, example, rules, render(task, example, [examples[i] for i in shots])))
+        ids = iter(tokenizer.encode_batch([text for *_, texts in rendered for text in texts]))
+        for index, example, rules, texts in rendered:
+            sequences = [(tokenizer.bos, *next(ids)) for _ in texts]
+            question = make_question(task, index, example.get("gold"), sequences, rules)
+            questions.append(question if context is None else truncate_left(question, context))
+    return questions
+
+
+class Scorer:
+    """A model on the devices, ready to judge questions."""
+
+    def __init__(
+        self, params: Any, config: GPTConfig, compute: Compute, placement: Placement, batch_tokens: int
+    ) -> None:
+        """params: the nested dict of `model.gpt`, on the host or on devices. batch_tokens: room of one call."""
+        self._params = jax.device_put(params) if placement.mesh is None else placement.put_state(params)
+        self._config, self._compute, self._placement = config, compute, placement
+        self._batch_tokens = batch_tokens
+
+    def verdicts(
+        self, questions: Sequence[Question], on_batch: Callable[[int, int], None] = lambda rows, tokens: None
+    ) -> list[Verdict]:
+        """One verdict a question, in order. `on_batch(rows, tokens)` is called after each batch with its real size.
+
+        Raises InputError if the model's losses are not numbers: a score made of them would look like a bad model.
+        """
+        losses = [[math.nan] * len(question.options) for question in questions]
+        exact = [False] * len(questions)
+        for batch, nats, hits in self._scored(questions):
+            for row, number, option, columns in batch.spans():
+                losses[number][option] = loss = float(nats[row, columns].mean(dtype=np.float64))
+                exact[number] = bool(hits[row, columns].all())
+                if not math.isfinite(loss):
+                    raise InputError(
+                        f"The model's loss on example {questions[number].index} is {loss}: its weights are damaged, "
+                        "or compute.compute_dtype is too narrow for them."
+                    )
+            on_batch(len(batch.rows), sum(len(row.prefix) + row.branch_tokens for row in batch.rows))
+        return [judge(*judged) for judged in zip(questions, losses, exact, strict=True)]
+
+    def _scored(self, questions: Sequence[Question]) -> Iterator[tuple[Batch, np.ndarray, np.ndarray]]:
+        """Batches with their results; the devices work on the next batch while the host reads the last one."""
+        mesh = self._placement.mesh
+        running: deque[tuple[Batch, jax.Array, jax.Array]] = deque()
+        for batch in plan(questions, self._batch_tokens, self._placement.row_shards):
+            arrays = device_arrays(batch, mesh)
+            running.append((batch, *score(self._params, arrays, self._config, self._compute, mesh)))
+            if len(running) > 1:
+                yield _fetched(*running.popleft())
+        yield from (_fetched(*result) for result in running)
+
+
+def _fetched(batch: Batch, losses: jax.Array, hits: jax.Array) -> tuple[Batch, np.ndarray, np.ndarray]:
+    return batch, np.asarray(losses), np.asarray(hits)
