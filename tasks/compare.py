@@ -2,9 +2,9 @@
 
     python -m tasks.report compare A B [--store runs] [--samples 10000] [--json]
 
-A and B are artifacts of the stage `core`: a directory, `core/<key>` or the beginning of a key in the store. Examples are
-paired, since two models that stumble over the same hard ones differ less than their intervals suggest. A task counts
-only if both runs read the same file, byte for byte.
+A and B are artifacts of the stage `core`: a directory, `core/<key>` or the beginning of a key in the store. Examples
+are paired, since two models that stumble over the same hard ones differ less than their intervals suggest. A task
+counts only if both runs read the same file, byte for byte.
 """
 
 import argparse
@@ -77,6 +77,7 @@ def main(argv: Sequence[str]) -> int:
 def open_run(text: str, store: str) -> Run:
     """A CORE result by directory or key; InputError if there is none or more than one."""
     folder = Path(text).expanduser()
+    file: Callable[[str], Path]
     if (folder / "results.json").is_file():
         name, file = text, folder.joinpath
     else:
