@@ -120,9 +120,7 @@ def test_a_fenced_off_owner_neither_publishes_nor_commits(store, config, monkeyp
         lease._ended.set()  # frozen: no heartbeat any more
         monkeypatch.setattr(toy, "run", genuine)
         impatient = Store(store.root.url, cache_dir=store.cache_dir, lease_seconds=1)
-        second["made"] = run_inline(
-            TOY, config(), {}, Store(store.root.url, cache_dir=store.cache_dir, lease_seconds=1)
-        )
+        second["made"] = run_inline(TOY, config(), {}, impatient)
         lease.clock.now = lambda: leases.boottime() + 60  # the time that passed meanwhile
         (out.path / "parts").mkdir(parents=True)  # the second owner cleared it away
         (out.path / "parts/1.txt").write_text("of the first owner")
