@@ -1,18 +1,46 @@
 """Fields that follow from others, filled in where a config is composed and not where it is read.
 
 A stage's key holds the fields that it declares. Were `corpus` to work out the number of ClimbMix shards from the
-horizon, its key would hold scale, recipe and steps, and a step more would download and tokenize everything again. So
-what follows is a value of the config itself, and the key holds only that value.
+horizon, its key would hold scale, recipe and steps, and a wider model would download and tokenize everything again.
+So what follows is a value of the config itself, and the key holds only that value.
 """
 
 from dataclasses import replace
 
-from conf.schema import Config
+from conf import climbmix
+from conf.schema import Config, Data
+from model.sizing import size
 
 
 def resolve(config: Config) -> Config:
-    """`config` with `data.world.seed` set where the corpus is the sample world; idempotent."""
-    if config.data.kind == "world" and config.data.world.seed is None:
-        world = replace(config.data.world, seed=config.seed)
-        config = replace(config, data=replace(config.data, world=world))
+    """`config` with `data.world.seed` set where the corpus is the sample world, `data.max_shards` where it is
+    ClimbMix; a value that the user gave stays. Idempotent."""
+    data = config.data
+    if data.kind == "world" and data.world.seed is None:
+        return _with(config, replace(data, world=replace(data.world, seed=config.seed)))
+    if data.kind == "climbmix" and data.max_shards is None:
+        return _with(config, replace(data, max_shards=climbmix.shards_for(horizon_tokens(config))))
     return config
+
+
+def horizon_tokens(config: Config) -> int:
+    """Tokens that pretraining reads: its steps times the tokens of a step."""
+    scale, base = config.scale, config.base
+    sizing = size(
+        config.recipe,  # type: ignore[arg-type]
+        scale.depth,
+        vocab_size=config.tokenizer.vocab_size,
+        seq_len=scale.seq_len,
+        ratio=scale.ratio,
+        aspect=scale.aspect,
+        head_dim=scale.head_dim,
+        n_kv_head=scale.n_kv_head,
+        window_pattern=scale.window_pattern,
+        total_batch_tokens=base.total_batch_tokens,
+        iterations=base.steps,
+    )
+    return sizing.iterations * sizing.total_batch_tokens
+
+
+def _with(config: Config, data: Data) -> Config:
+    return replace(config, data=data)

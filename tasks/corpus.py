@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tasks.world
-from tasks import climbmix
+from conf import climbmix
 from tasks.digests import DigestSet, digest
 from tasks.documents import ShardWriter, shard_name
 from tasks.fetch import expand, fetched
@@ -167,7 +167,7 @@ def _sources(data: "Data", cache: Path, out: "Workspace") -> Iterator[tuple[str,
 def source_paths(data: "Data") -> dict[Split, list[str]]:
     """The files of each split; no validation file when a single file is to be divided. InputError, ConfigError."""
     if data.kind == "climbmix":
-        return climbmix.paths(data.max_shards)
+        return climbmix.paths(data.max_shards or 0)  # composing has filled it in (`conf.resolve`)
     if not data.paths:
         raise InputError("data.paths is empty: give files, such as 'data.paths=[texts/*.jsonl.gz]'.")
     train = expand(data.paths, "data.paths")
