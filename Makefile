@@ -19,7 +19,7 @@ rehearse: $(READY)
 	$(BIN)/python -m flows.cycle name=rehearsal $(ARGS)
 
 test: lint
-	$(BIN)/python -m pytest -q -n 2 --dist worksteal
+	$(BIN)/python -m pytest -q -n 2 --dist loadgroup
 
 lint: $(READY)
 	$(BIN)/ruff check .
