@@ -16,7 +16,7 @@ BIN := $(VENV)/bin
 .PHONY: rehearse test setup lint chaos requirements clean
 
 rehearse: $(READY)
-	$(BIN)/python -m flows.cycle name=rehearsal $(ARGS)
+	$(BIN)/python -m flows.rehearsal $(ARGS)
 
 test: lint
 	$(BIN)/python -m pytest -q -n 2 --dist loadgroup

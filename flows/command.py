@@ -17,7 +17,13 @@ from tasks.stage import InputError
 from tasks.store import StageEnded, StagePreempted, StageRefused, StoreUnavailable
 
 CONTINUE = "Run the same command to continue."
-EXPECTED = (ConfigError, InputError, StageEnded, StoreUnavailable)
+
+
+class GateFailed(Exception):
+    """A run that finished with scores that a working pipeline does not have."""
+
+
+EXPECTED = (ConfigError, InputError, StageEnded, StoreUnavailable, GateFailed)
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -56,7 +62,7 @@ def guarded(run: Callable[..., Any], **parameters: Any) -> int:
         return leave(75, f"Preempted: {error}")
     except (ConfigError, InputError, StageRefused) as error:
         return leave(2, str(error))
-    except (StageEnded, StoreUnavailable, ServerError) as error:
+    except (StageEnded, StoreUnavailable, ServerError, GateFailed) as error:
         return leave(1, str(error))
     except KeyboardInterrupt:
         return leave(130, f"Stopped by Ctrl-C. {CONTINUE}")

@@ -16,6 +16,7 @@ from rich.table import Table
 
 from conf.compose import compose
 from conf.errors import ConfigError
+from conf.schema import Config
 from flows.command import failing_in_one_sentence, guarded, leave
 from flows.dag import dag
 from flows.running import Outcome, Runner
@@ -26,15 +27,19 @@ from tasks.store import Artifact, Store
 @failing_in_one_sentence
 def cycle(overrides: list[str] | None = None) -> str:
     """Run the whole cycle under Hydra `overrides`; returns where the report is."""
-    config = compose(overrides or [])
+    return str(run_cycle(compose(overrides or [])).path("report.html"))
+
+
+def run_cycle(config: Config) -> Artifact:
+    """Run every stage inside the current flow run, publish and show what came out; returns the report."""
     store = Store.from_config(config.store)
     store.check()
     runner = Runner(config, store)
-    made = dag(runner)
-    report = made["report"]
-    publish(list(runner.outcomes.values()), report)
-    show(list(runner.outcomes.values()), report)
-    return str(report.path("report.html"))
+    report = dag(runner)["report"]
+    outcomes = list(runner.outcomes.values())
+    publish(outcomes, report)
+    show(outcomes, report)
+    return report
 
 
 def publish(outcomes: Sequence[Outcome], report: Artifact) -> None:

@@ -1,12 +1,10 @@
 """Arithmetic of a plan: what pretraining takes on the chosen hardware, and what to think of before renting it."""
 
 from dataclasses import dataclass
-from typing import Any
 
 from conf.schema import Config, Hardware
 from conf.sizing import sized
 from model.cost import memory_bytes
-from model.recipe import Compute
 
 GIB = 2**30
 
