@@ -99,7 +99,9 @@ def enabled(store: Store, tag: str, log: Callable[[str], None]) -> Iterator[Comp
     from jax import monitoring
 
     cache = CompileCache(store, tag, log)
-    for name, value in {**SETTINGS, "jax_compilation_cache_dir": str(cache.directory)}.items():
+    wanted = {**SETTINGS, "jax_compilation_cache_dir": str(cache.directory)}
+    before = {name: getattr(jax.config, name) for name in wanted}
+    for name, value in wanted.items():
         jax.config.update(name, value)
     monitoring.register_event_listener(cache.count)
     ended = threading.Event()
@@ -118,6 +120,8 @@ def enabled(store: Store, tag: str, log: Callable[[str], None]) -> Iterator[Comp
         if thread.ident:
             thread.join()
         _tolerantly(lambda: cache.push(all_complete=True), log)
+        for name, value in before.items():
+            jax.config.update(name, value)
         shutil.rmtree(cache.directory, ignore_errors=True)
 
 

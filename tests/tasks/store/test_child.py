@@ -12,6 +12,7 @@ from http.server import BaseHTTPRequestHandler, HTTPServer
 import pytest
 
 from tasks.store import StageFailed, StagePreempted, StageRefused, Store, run_inline, run_stage
+from tasks.store.lease import process_identity
 from tasks.store.sources import PROJECT
 from tests.tasks.store.conftest import TOY
 
@@ -43,14 +44,6 @@ def stages_of(parent):
     listing = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
     rows = [line.split(None, 2) for line in listing.splitlines()]
     return [int(pid) for pid, ppid, args in rows if int(ppid) == parent and "-m tasks.store.child" in args]
-
-
-def is_running(pid):
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return True
 
 
 def test_a_stage_runs_in_another_process_and_a_finished_one_starts_none(store, config):
@@ -182,9 +175,9 @@ def test_a_killed_parent_leaves_no_stage_behind(store, config, tmp_path):
     parent.kill()
     parent.wait()
     deadline = time.monotonic() + 60
-    while is_running(child) and time.monotonic() < deadline:
+    while process_identity(child) and time.monotonic() < deadline:
         time.sleep(0.1)
-    assert not is_running(child)
+    assert process_identity(child) is None
     told = []
     made = run_inline(TOY, config(words=marks), {}, store, on_event=told.append)
     assert made.manifest.attempts == 2
