@@ -72,7 +72,7 @@ def json_lines(file: Path, name: str) -> Iterator[tuple[int, Any]]:
         if not line.strip():
             continue
         try:
-            yield number, json.loads(line)
+            yield number, json.loads(line.rstrip("\r\n"))
         except ValueError as error:
             position = getattr(error, "colno", 1)
             reason = getattr(error, "msg", str(error))
