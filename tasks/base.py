@@ -14,9 +14,9 @@ from model.sizing import size
 from model.step import Training, init_state
 from tasks import tokenizer as tokenizers
 from tasks.stage import Stage
-from tasks.training import batching
+from tasks.training.batching import rows_in_batch
 from tasks.training.loader import check_enough_rows
-from tasks.training.loop import Loop
+from tasks.training.loop import Loop, Plan
 from tasks.training.planning import make_plan, open_rows, write_results
 
 if TYPE_CHECKING:
@@ -52,6 +52,13 @@ def run(config: Config, inputs: Mapping[str, Artifact], out: Workspace) -> dict[
 
     Raises InputError where the rows do not last, ConfigError where batch, mesh and devices do not fit.
     """
+    plan = plan_run(config, inputs)
+    state, history, seconds = Loop(plan, out).run(lambda: init_state(plan.config, plan.training, config.seed))
+    return write_results(plan, state, history, seconds, out)
+
+
+def plan_run(config: Config, inputs: Mapping[str, Artifact]) -> Plan:
+    """What will be done, from config and inputs; nothing is compiled yet."""
     tokenizer = tokenizers.load(inputs["tokenizer"].path())
     scale = config.scale
     sizing = size(
@@ -67,21 +74,20 @@ def run(config: Config, inputs: Mapping[str, Artifact], out: Workspace) -> dict[
         total_batch_tokens=config.base.total_batch_tokens,
         iterations=config.base.steps,
     )
-    training = Training.base(config.recipe, sizing)
-    batch_rows = batching.rows_in_batch(sizing.total_batch_tokens, scale.seq_len)
+    batch_rows = rows_in_batch(sizing.total_batch_tokens, scale.seq_len)
     rows, val_rows = open_rows(inputs["shards"].path())
     check_enough_rows(
         rows,
-        training.iterations * batch_rows,
+        sizing.iterations * batch_rows,
         config.data.allow_repeat,
         remedy="Bring more text, lower base.steps or scale.ratio, or set data.allow_repeat=true to see rows again.",
     )
-    plan = make_plan(
+    return make_plan(
         config.base,
         config.compute,
         config.hardware,
         config=sizing.config,
-        training=training,
+        training=Training.base(config.recipe, sizing),
         rows=rows,
         val_rows=val_rows,
         batch_rows=batch_rows,
@@ -89,5 +95,3 @@ def run(config: Config, inputs: Mapping[str, Artifact], out: Workspace) -> dict[
         tokenizer=tokenizer,
         sample_every=config.base.sample_every,
     )
-    state, history, seconds = Loop(plan, out).run(lambda: init_state(sizing.config, training, config.seed))
-    return write_results(plan, state, history, seconds, out)

@@ -156,8 +156,6 @@ def check_enough_rows(rows: RowSet, needed: int, allow_repeat: bool, remedy: str
     Called before anything is compiled. `remedy` says which settings shorten the run or bring more data.
     """
     have = len(rows)
-    if have == 0:
-        raise InputError("The training split holds no rows: the corpus is too small to fill one row of tokens.")
     if needed <= have or allow_repeat:
         return
     missing = math.ceil((needed - have) * rows.n_shards / have)

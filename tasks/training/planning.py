@@ -145,5 +145,9 @@ def write_results(plan: Plan, state: TrainState, history: History, seconds: floa
 
 
 def open_rows(directory: Path) -> tuple[RowSet, RowSet]:
-    """The training and the validation rows of a shards or conversations artifact."""
-    return RowSet.open(directory, "train"), RowSet.open(directory, "val")
+    """The training and validation rows of a shards or conversations artifact; raises InputError for none."""
+    splits = {split: RowSet.open(directory, split) for split in ("train", "val")}
+    for split, rows in splits.items():
+        if not len(rows):
+            raise InputError(f"The {split} split holds no rows: bring enough text to fill one row in each split.")
+    return splits["train"], splits["val"]

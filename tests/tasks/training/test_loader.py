@@ -82,11 +82,6 @@ def test_a_run_longer_than_the_data_says_how_many_shards_are_missing():
         check_enough_rows(rows, 45, allow_repeat=False, remedy="Shorten it.")
 
 
-def test_an_empty_split_is_refused():
-    with pytest.raises(InputError, match="no rows"):
-        check_enough_rows(RowSet([("t", np.zeros((0, 5)), np.zeros(0))]), 1, allow_repeat=True, remedy="")
-
-
 def test_rows_and_checksums_of_different_length_are_refused():
     with pytest.raises(InputError, match="3 rows but 2 checksums"):
         RowSet([("train_00000.rows.npy", np.zeros((3, 5)), np.zeros(2))])

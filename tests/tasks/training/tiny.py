@@ -10,7 +10,31 @@ from tasks.store import Store
 from tasks.store.artifact import Artifact
 from tasks.store.inline import run_inline
 
-WORDS = ["data.world.people=8", "data.world.places=6", "data.world.things=6", "data.world.documents=300", "tokenizer.vocab_size=400", "scale.depth=2", "scale.aspect=32", "scale.head_dim=16", "scale.seq_len=32", "base.steps=12", "base.total_batch_tokens=256", "base.device_batch_rows=4", "base.eval_every=5", "base.eval_tokens=640", "base.sample_every=8", "base.log_every=1", "base.checkpoint.every_steps=4", "sft.steps=6", "sft.total_batch_tokens=256", "sft.device_batch_rows=4", "sft.eval_every=3", "sft.eval_tokens=640", "sft.checkpoint.every_steps=2"]
+WORDS = [
+    "data.world.people=8",
+    "data.world.places=6",
+    "data.world.things=6",
+    "data.world.documents=300",
+    "tokenizer.vocab_size=400",
+    "scale.depth=2",
+    "scale.aspect=32",
+    "scale.head_dim=16",
+    "scale.seq_len=32",
+    "base.steps=12",
+    "base.total_batch_tokens=256",
+    "base.device_batch_rows=4",
+    "base.eval_every=5",
+    "base.eval_tokens=640",
+    "base.sample_every=8",
+    "base.log_every=1",
+    "base.checkpoint.every_steps=4",
+    "sft.steps=6",
+    "sft.total_batch_tokens=256",
+    "sft.device_batch_rows=4",
+    "sft.eval_every=3",
+    "sft.eval_tokens=640",
+    "sft.checkpoint.every_steps=2",
+]
 
 
 def config(*words: str) -> Config:
