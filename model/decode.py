@@ -1,0 +1,105 @@
+"""The transformer with memory: a forward pass over prompts that keeps keys and values, and steps of one
+token.
+
+Row r's token at position p has its keys and values in slot p, whatever the other rows do: prompts are padded
+at their right end, padding is never visible (a token sees slots up to its own), and a step overwrites it. So
+every position has the logits of `model.gpt.hidden` on that row alone, past a sliding window as well.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import jax
+import jax.numpy as jnp
+from jax.sharding import Mesh
+
+from model.attention import attend
+from model.gpt import GPT, Params, bind, rms_norm, rotary
+from model.recipe import Compute, GPTConfig
+
+Cache = tuple[tuple[jax.Array, jax.Array], ...]
+"""Keys and values of each layer, [rows, capacity, n_kv_head, head_dim] in compute dtype."""
+
+Read = Callable[[int, jax.Array, jax.Array, jax.Array], jax.Array]
+
+
+def prefill(
+    params: Params,
+    tokens: jax.Array,
+    lengths: jax.Array,
+    capacity: int,
+    config: GPTConfig,
+    compute: Compute,
+    mesh: Mesh | None = None,
+) -> tuple[jax.Array, Cache]:
+    """Read prompts: tokens int32 [rows, width], padded at the right to `width`, with lengths [rows] ≥ 1.
+
+    Returns the stream after the last norm at each row's last token, [rows, n_embd], and a cache of
+    `capacity` slots.
+    """
+    gpt = bind(params, config)
+    cache: list[tuple[jax.Array, jax.Array]] = []
+    room = ((0, 0), (0, capacity - tokens.shape[1]), (0, 0), (0, 0))
+
+    def read(layer: int, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        cache.append((jnp.pad(k, room), jnp.pad(v, room)))
+        return attend(q, k, v, window=config.windows[layer], compute=compute, mesh=mesh)
+
+    x = gpt.embed(tokens, compute)
+    if config.recipe.architecture.smear:
+        x = jnp.concatenate([x[:, :1], gpt.smear(x[:, 1:], x[:, :-1])], axis=1)
+    stream = _layers(gpt, x, tokens, rotary(jnp.arange(tokens.shape[1]), config), compute, read)
+    last = jnp.take_along_axis(stream, (lengths - 1)[:, None, None], axis=1)[:, 0]
+    return last, tuple(cache)
+
+
+def extend(
+    params: Params,
+    cache: Cache,
+    tokens: jax.Array,
+    previous: jax.Array,
+    positions: jax.Array,
+    config: GPTConfig,
+    compute: Compute,
+) -> tuple[jax.Array, Cache]:
+    """Read one more token of each row: tokens, the token before each and its position ≥ 1, all int32 [rows].
+
+    Returns the stream after the last norm [rows, n_embd] and the cache with the token in it.
+    """
+    gpt = bind(params, config)
+    grown: list[tuple[jax.Array, jax.Array]] = []
+    rows = jnp.arange(tokens.shape[0])
+    slots = jnp.arange(cache[0][0].shape[1])
+    distance = positions[:, None] - slots
+
+    def read(layer: int, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+        keys, values = cache[layer]
+        keys = keys.at[rows, positions].set(k[:, 0])
+        values = values.at[rows, positions].set(v[:, 0])
+        grown.append((keys, values))
+        visible = (distance >= 0) & (distance <= config.windows[layer])
+        return jax.nn.dot_product_attention(q, keys, values, mask=visible[:, None, None], implementation="xla")
+
+    x = gpt.embed(tokens[:, None], compute)
+    if config.recipe.architecture.smear:
+        x = gpt.smear(x, gpt.embed(previous[:, None], compute))
+    stream = _layers(gpt, x, tokens[:, None], rotary(positions[:, None], config), compute, read)
+    return stream[:, 0], tuple(grown)
+
+
+def _layers(
+    gpt: GPT, x: jax.Array, tokens: jax.Array, rope: tuple[jax.Array, jax.Array], compute: Compute, read: Read
+) -> jax.Array:
+    """All layers over embeddings x [rows, width, n_embd]; read(layer, q, k, v) is the attention of a
+    layer."""
+    x0 = kept = x
+    for i in range(gpt.config.n_layer):
+        x = gpt.mix(i, x, x0)
+        block = gpt.layers[str(i)]
+        q, k, v = block.attn.qkv(rms_norm(x), gpt.value_rows(i, tokens, compute), *rope)
+        x = x + block.attn.out(read(i, q, k, v))
+        x = x + block.mlp(rms_norm(x))
+        if i == gpt.config.n_layer // 2:
+            kept = x
+    return gpt.finish(x, kept)
