@@ -75,9 +75,10 @@ def check_trainable(conversation: Conversation) -> None:
     """FormatError unless there is something to learn: an assistant's turn, and no empty message."""
     for number, message in enumerate(conversation["messages"]):
         content = message.get("content")
-        texts = [content] if isinstance(content, str) else [part.get("text") for part in content or []]
+        parts = content if isinstance(content, list) else [{"text": content}]
+        texts = [part.get("text") for part in parts if isinstance(part, Mapping)]
         if not any(isinstance(text, str) and text.strip() for text in texts):
-            raise FormatError(f"message {number} of the {message.get('role')} is empty")
+            raise FormatError(f"message {number} of the {message.get('role')} has no text")
     if not any(message.get("role") == "assistant" for message in conversation["messages"]):
         raise FormatError("no message is from the assistant: there is nothing to learn")
 

@@ -132,3 +132,9 @@ def test_the_stage_leaves_a_tokenizer_its_byte_table_and_a_report(tmp_path):
     saved = np.load(out.path / "token_bytes.npy", allow_pickle=False)
     assert saved.dtype == np.int32
     assert (saved == tokenizer.load(out.path).token_bytes).all()
+
+
+def test_the_counts_of_gpt2_in_the_report_are_its_own(shared_data):
+    folder = shared_data / "data/tokenizers/gpt2"
+    gpt2 = tokenizers.ByteLevelBPETokenizer(str(folder / "encoder.json"), str(folder / "vocab.bpe"))
+    assert {kind: len(gpt2.encode(text).ids) for kind, text in compression.SAMPLES.items()} == compression.GPT2_TOKENS
