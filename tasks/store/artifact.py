@@ -1,6 +1,7 @@
 """A finished artifact, for reading: every file is verified before its path is handed out."""
 
 import fnmatch
+import tempfile
 from pathlib import Path
 
 from tasks.store.cache import ReadCache
@@ -46,24 +47,48 @@ class Artifact:
         return self._tree(below) / ("" if name == "." else name)
 
     def verify(self) -> None:
-        """Read every file and compare its checksum; raises Damaged at the first that differs."""
-        for name in self.names():
-            self._verified.discard(name)
-            self._file(name)
+        """Read every stored file, not a local copy of it; raises Damaged at one whose checksum differs."""
+        if isinstance(self._root, LocalRoot):
+            self._verified.clear()
+            parallel(self._file, self.names())
+            return
+        self._cache.directory.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryDirectory(dir=self._cache.directory, prefix="verify-") as folder:
+
+            def check(name: str) -> None:
+                path = Path(folder, name)
+                self._fetch(name, path)
+                path.unlink()
+
+            parallel(check, self.names())
 
     def _file(self, name: str) -> Path:
         entry = self.manifest.files[name]
         if not isinstance(self._root, LocalRoot):
-            stored = f"{self.where}/{entry.path}"
-            return self._cache.get(entry, self.where, name, lambda path: self._root.fetch(stored, path))
+            return self._cache.get(entry, lambda path: self._fetch(name, path))
         path = self._root.path(f"{self.where}/{entry.path}")
         if name not in self._verified:
             if not path.is_file():
-                raise Damaged(f"{self.where} lacks its file {name}: {remedy(self.where)}")
-            if path.stat().st_size != entry.size or sha256_file(path) != entry.sha256:
-                raise Damaged(f"{self.where}: {name} does not have the checksum of its manifest: {remedy(self.where)}")
+                raise self._lacks(name)
+            self._check(name, path)
             self._verified.add(name)
         return path
+
+    def _fetch(self, name: str, path: Path) -> None:
+        """Bring a stored file to `path` and check it."""
+        try:
+            self._root.fetch(f"{self.where}/{self.manifest.files[name].path}", path)
+        except FileNotFoundError as error:
+            raise self._lacks(name) from error
+        self._check(name, path)
+
+    def _check(self, name: str, path: Path) -> None:
+        entry = self.manifest.files[name]
+        if path.stat().st_size != entry.size or sha256_file(path) != entry.sha256:
+            raise Damaged(f"{self.where}: {name} does not have the checksum of its manifest: {remedy(self.where)}")
+
+    def _lacks(self, name: str) -> Damaged:
+        return Damaged(f"{self.where} lacks its file {name}: {remedy(self.where)}")
 
     def _tree(self, names: list[str]) -> Path:
         """A directory in which every file has its own name, by hard links to verified copies."""

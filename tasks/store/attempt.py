@@ -3,7 +3,6 @@
 import time
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
-from pathlib import Path
 from typing import Any
 
 from tasks import stage as stages
@@ -13,7 +12,6 @@ from tasks.store import manifest as manifests
 from tasks.store.artifact import Artifact
 from tasks.store.events import Events
 from tasks.store.lease import Lease, LeaseLost
-from tasks.store.local import LocalRoot
 from tasks.store.manifest import Damaged, Manifest
 from tasks.store.secrets import redact_json
 from tasks.store.store import Located, Store
@@ -41,14 +39,15 @@ def make(
     input_keys = {role: artifact.key for role, artifact in inputs.items()}
     located = store.locate(stage_name, config, input_keys)
     where = f"{stage.name}/{located.key}"
-    lease = Lease(store.root, where, seconds=store.lease_seconds, clock=store.clock)
+    reads = [made.where for made in inputs.values()]
+    lease = Lease(store.root, where, seconds=store.lease_seconds, clock=store.clock, inputs=reads)
     lease.acquire(stop, events.log)
     lease.start(on_lost or stop.request)
     finished = False
     try:
         made = _usable(store, located, events)
         if made is None:
-            path = work_directory(store, where) / f"{lease.token:06d}"
+            path = store.work_directory(where) / f"{lease.token:06d}"
             out = Workspace(store.root, where, lease, path, events, stop, dict(run_info or {}))
             out.adopt(stage.resumable)
             begun = time.monotonic()
@@ -69,7 +68,7 @@ def make(
                     strict_code=located.strict,
                     commit=provenance.commit(),
                     packages=provenance.packages(),
-                    device=provenance.device(),
+                    device=provenance.device(config.hardware),
                     run_info=redact_json(out.run_info),
                     **_code(stage_name),
                 ),
@@ -80,13 +79,6 @@ def make(
         return made
     finally:
         lease.release(remove=finished)
-
-
-def work_directory(store: Store, where: str) -> Path:
-    """The local folder in which the attempts at one key have theirs; on the root's own filesystem if it is local."""
-    if isinstance(store.root, LocalRoot):
-        return store.root.directory / LocalRoot.WORK / where
-    return store.cache_dir / "work" / keys.digest(store.root.url)[:16] / where
 
 
 def _usable(store: Store, located: Located, events: Events) -> Artifact | None:

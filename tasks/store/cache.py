@@ -15,8 +15,7 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import TextIO
 
-from tasks.store.manifest import Damaged, FileEntry, remedy
-from tasks.store.roots import sha256_file
+from tasks.store.manifest import FileEntry
 
 
 class ReadCache:
@@ -28,10 +27,10 @@ class ReadCache:
         self._used: set[str] = set()
         self._list: TextIO | None = None  # this process's entries, one checksum a line
 
-    def get(self, entry: FileEntry, where: str, name: str, fetch: Callable[[Path], None]) -> Path:
-        """The local copy of a file with this checksum, fetched if need be; it stays as long as this process lives.
+    def get(self, entry: FileEntry, fetch: Callable[[Path], None]) -> Path:
+        """The local copy of a file with this checksum; it stays as long as this process lives.
 
-        A file that arrives with other bytes raises Damaged, naming `where` (stage/key) and `name`.
+        `fetch` brings it to a path and raises if it is not what it should be; nothing is kept then.
         """
         final = self.directory / entry.sha256[:2] / entry.sha256
         final.parent.mkdir(parents=True, exist_ok=True)
@@ -42,12 +41,7 @@ class ReadCache:
                 return final
             arriving = final.with_suffix(f".{uuid.uuid4().hex}")
             try:
-                try:
-                    fetch(arriving)
-                except FileNotFoundError as error:
-                    raise Damaged(f"{where} lacks its file {name}: {remedy(where)}") from error
-                if sha256_file(arriving) != entry.sha256:
-                    raise Damaged(f"{where}: {name} does not have the checksum of its manifest: {remedy(where)}")
+                fetch(arriving)
                 self._make_room(entry.size)
                 os.replace(arriving, final)
             finally:

@@ -120,6 +120,7 @@ def enabled(store: Store, tag: str, log: Callable[[str], None]) -> Iterator[Comp
         if thread.ident:
             thread.join()
         _tolerantly(lambda: cache.push(all_complete=True), log)
+        monitoring.unregister_event_listener(cache.count)
         for name, value in before.items():
             jax.config.update(name, value)
         shutil.rmtree(cache.directory, ignore_errors=True)

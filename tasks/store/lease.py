@@ -15,7 +15,7 @@ import socket
 import threading
 import time
 import uuid
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -67,8 +67,12 @@ def is_dead(holder: dict[str, Any]) -> bool:
 class Lease:
     """The lease of the key that lies at `prefix` below `root`. Use `acquire`, then as a context manager."""
 
-    def __init__(self, root: Root, prefix: str, *, seconds: float, clock: Clock | None = None) -> None:
+    def __init__(
+        self, root: Root, prefix: str, *, seconds: float, clock: Clock | None = None, inputs: Sequence[str] = ()
+    ) -> None:
+        """inputs: `stage/key` of what the holder reads, so that housekeeping leaves those alone."""
         self.root, self.prefix, self.seconds = root, f"{prefix}/leases", seconds
+        self.inputs = list(inputs)
         self.clock = clock or Clock()
         self.owner = uuid.uuid4().hex
         self.token = 0  # fencing token; 0: not held
@@ -201,6 +205,7 @@ class Lease:
                 "host": socket.gethostname(),
                 "pid": os.getpid(),
                 "process": process_identity(),
+                "inputs": self.inputs,
             }
         ).encode()
 
@@ -222,12 +227,19 @@ def is_leased(root: Root, prefix: str, *, max_age: float) -> bool:
 
     For housekeeping only, which can afford to be wrong on the safe side; owners judge expiry as described above.
     """
+    holder, modified = _newest_holder(root, prefix)
+    return bool(holder) and not (holder["released"] or is_dead(holder) or time.time() - modified > max_age)
+
+
+def holder_inputs(root: Root, prefix: str) -> list[str]:
+    """`stage/key` of what the newest holder of the key reads or read."""
+    return list(_newest_holder(root, prefix)[0].get("inputs", []))
+
+
+def _newest_holder(root: Root, prefix: str) -> tuple[dict[str, Any], float]:
     leases = {name: found for name, found in root.find(f"{prefix}/leases").items() if name.isdigit()}
-    if not leases:
-        return False
-    newest = max(leases)
     try:
-        holder = _parse(root.read(f"{prefix}/leases/{newest}"))
+        newest = max(leases, default="")
+        return (_parse(root.read(f"{prefix}/leases/{newest}")), leases[newest].modified) if newest else ({}, 0.0)
     except FileNotFoundError:
-        return False
-    return not (holder["released"] or is_dead(holder) or time.time() - leases[newest].modified > max_age)
+        return {}, 0.0

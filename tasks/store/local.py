@@ -3,6 +3,7 @@
 import errno
 import os
 import shutil
+import time
 import uuid
 from contextlib import suppress
 from pathlib import Path
@@ -81,7 +82,9 @@ class LocalRoot:
     def find(self, prefix: str) -> dict[str, Found]:
         base = self.path(prefix)
         found = {}
-        for folder, _, names in os.walk(base):
+        for folder, below, names in os.walk(base):
+            if Path(folder) == self.directory and self.WORK in below:
+                below.remove(self.WORK)
             for name in names:
                 path = Path(folder, name)
                 with suppress(FileNotFoundError):  # removed while we looked
@@ -101,6 +104,13 @@ class LocalRoot:
             with suppress(FileNotFoundError):
                 path.unlink()
             self._remove_empty(path.parent)
+
+    def sweep(self, older_than: float) -> None:
+        """Remove objects that a killed process was writing, untouched for `older_than` seconds."""
+        for path in (self.directory / self.WORK / "new").glob("*"):
+            with suppress(FileNotFoundError):
+                if time.time() - path.stat().st_mtime > older_than:
+                    path.unlink()
 
     def _remove_empty(self, folder: Path) -> None:
         while folder != self.directory:

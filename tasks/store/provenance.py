@@ -32,9 +32,10 @@ def packages() -> dict[str, str]:
     return found
 
 
-def device() -> dict[str, Any]:
-    """The machine, and JAX's devices if this process used JAX."""
+def device(hardware: Any) -> dict[str, Any]:
+    """The machine, what it costs (the config's `hardware`), and JAX's devices if this process used JAX."""
     found: dict[str, Any] = {"machine": platform.machine(), "cores": os.cpu_count()}
+    found |= {"hardware": hardware.name, "chips": hardware.chips, "spot_price": hardware.spot_price}
     if "jax" in sys.modules:
         import jax
 

@@ -16,6 +16,7 @@ from tasks.store import manifest as manifests
 from tasks.store.artifact import Artifact
 from tasks.store.cache import ReadCache
 from tasks.store.lease import Clock
+from tasks.store.local import LocalRoot
 from tasks.store.manifest import Damaged, Manifest
 from tasks.store.roots import open_root
 
@@ -118,6 +119,12 @@ class Store:
     def keys(self, stage: str) -> list[str]:
         """Keys below a stage's directory, finished or not."""
         return self.root.folders(stage)
+
+    def work_directory(self, where: str) -> Path:
+        """The local folder of the attempts at the key `stage/key`; on the root's own filesystem if that is local."""
+        if isinstance(self.root, LocalRoot):
+            return self.root.directory / LocalRoot.WORK / where
+        return self.cache_dir / "work" / keys.digest(self.root.url)[:16] / where
 
     def locate(self, stage_name: str, config: Any, inputs: Mapping[str, str]) -> Located:
         """Hit or miss for a stage under a config; `inputs`: role → key. Writes nothing.

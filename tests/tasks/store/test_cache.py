@@ -17,14 +17,14 @@ def entry(data):
     return FileEntry("x", len(data), hashlib.sha256(data).hexdigest())
 
 
-def get(cache, data, arrives=None):
+def get(cache, data):
     calls = []
 
     def fetch(path):
         calls.append(path)
-        path.write_bytes(data if arrives is None else arrives)
+        path.write_bytes(data)
 
-    path = cache.get(entry(data), "toy/key", "name", fetch)
+    path = cache.get(entry(data), fetch)
     assert path.read_bytes() == data
     return path, len(calls)
 
@@ -40,10 +40,13 @@ def test_a_copy_of_the_wrong_size_is_fetched_again(tmp_path):
     assert get(ReadCache(tmp_path, 1000), b"abc")[1] == 1
 
 
-def test_wrong_bytes_are_damage_and_leave_nothing(tmp_path):
-    cache = ReadCache(tmp_path, 1000)
-    with pytest.raises(Damaged, match=r"toy/key: name .* checksum"):
-        get(cache, b"abc", arrives=b"abd")
+def test_what_is_refused_on_arrival_leaves_nothing(tmp_path):
+    def fetch(path):
+        path.write_bytes(b"wrong")
+        raise Damaged("wrong bytes")
+
+    with pytest.raises(Damaged):
+        ReadCache(tmp_path, 1000).get(entry(b"abc"), fetch)
     assert [p for p in tmp_path.glob("??/*") if p.suffix != ".lock"] == []
 
 
@@ -66,7 +69,7 @@ def test_what_a_living_process_uses_stays(tmp_path):
         "from tasks.store.manifest import FileEntry; d = b'a' * 100; "
         "entry = FileEntry('x', 100, hashlib.sha256(d).hexdigest()); "
         "cache = ReadCache(Path(sys.argv[1]), 150); "
-        "print(cache.get(entry, 'w', 'n', lambda path: path.write_bytes(d)), flush=True); "
+        "print(cache.get(entry, lambda path: path.write_bytes(d)), flush=True); "
         "sys.stdin.read()"
     )
     command = [sys.executable, "-c", code, str(tmp_path)]
@@ -90,7 +93,7 @@ def test_threads_fetch_the_same_file_once(tmp_path):
         calls.append(path)
         path.write_bytes(b"abc")
 
-    threads = [threading.Thread(target=cache.get, args=(entry(b"abc"), "toy/key", "name", fetch)) for _ in range(8)]
+    threads = [threading.Thread(target=cache.get, args=(entry(b"abc"), fetch)) for _ in range(8)]
     for thread in threads:
         thread.start()
     for thread in threads:
