@@ -15,10 +15,14 @@ from pathlib import Path
 
 
 class GcsServer:
-    """One server; objects live in `folder`, so they outlive `stop` and `start` (which keep the port)."""
+    """One server; objects live in `folder`, so they outlive `stop` and `start` (which keep the port).
+
+    `via`: the address of a proxy in front of it, which clients are led to, also in the middle of an upload.
+    """
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
+        self.via: str | None = None
         with socket.socket() as probe:
             probe.bind(("127.0.0.1", 0))
             self.port = probe.getsockname()[1]
@@ -34,11 +38,22 @@ class GcsServer:
         binary = vendor / f"fake-gcs-server-{platform.system().lower()}-{machine}"
         objects = self.folder / "objects"
         objects.mkdir(exist_ok=True)
-        address = ["-scheme", "http", "-host", "127.0.0.1", "-port", str(self.port), "-external-url", self.url]
+        address = [
+            "-scheme",
+            "http",
+            "-host",
+            "127.0.0.1",
+            "-port",
+            str(self.port),
+            "-external-url",
+            self.via or self.url,
+        ]
         backend = ["-backend", "filesystem", "-filesystem-root", str(objects)]
         with (self.folder / "log").open("ab") as log:
             self._process = subprocess.Popen(
-                [binary, *address, *backend, "-public-host", f"127.0.0.1:{self.port}"], stdout=log, stderr=log
+                [binary, *address, *backend, "-public-host", (self.via or self.url).removeprefix("http://")],
+                stdout=log,
+                stderr=log,
             )
         deadline = time.monotonic() + 30
         while True:
@@ -71,8 +86,8 @@ class GcsServer:
     def environment(self) -> dict[str, str]:
         """Variables that lead gcsfs, etils and TensorStore to this server."""
         return {
-            "STORAGE_EMULATOR_HOST": self.url,
-            "TENSORSTORE_GCS_HTTP_URL": self.url,
+            "STORAGE_EMULATOR_HOST": self.via or self.url,
+            "TENSORSTORE_GCS_HTTP_URL": self.via or self.url,
             "GOOGLE_AUTH_TOKEN_FOR_TESTING": "x",
             "GCSFS_EXPERIMENTAL_ZB_HNS_SUPPORT": "false",
         }
