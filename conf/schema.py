@@ -208,7 +208,8 @@ class ChatConfig:
     """Answers after SFT."""
 
     tasks: list[str]
-    data_dir: str  # "world", a directory or gs:// prefix with the tasks' JSON lines
+    data_dir: str  # "world", a directory, gs:// or https:// prefix with the tasks' <name>.jsonl.gz
+    word_list: str | None = None  # words of the spelling tasks, one a line; None: words_alpha.txt.gz in data_dir
     max_per_task: Count | None = None
     num_samples: Count = 1
     temperature: Annotated[float, Field(ge=0)] = 0.0
@@ -225,6 +226,7 @@ class PromptsConfig:
     """Qualitative prompts, answered by base and SFT and judged."""
 
     sets: list[str]  # names of files in conf/prompts, or "world"
+    digest: str | None = None  # of those files, so that a changed prompt is a new key; filled in by conf.resolve
     max_new_tokens: Count = 128
 
 

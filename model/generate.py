@@ -76,7 +76,10 @@ class Engine:
     """
 
     def __init__(self, params: Params, config: GPTConfig, compute: Compute, mesh: Mesh | None = None):
-        self.params = jax.tree.map(lambda leaf: jnp.asarray(leaf, compute.compute_dtype), params)
+        everywhere = None if mesh is None else NamedSharding(mesh, PartitionSpec())
+        self.params = jax.device_put(
+            jax.tree.map(lambda leaf: jnp.asarray(leaf, compute.compute_dtype), params), everywhere
+        )
         self.config, self.compute, self.mesh = config, compute, mesh
 
     def next_logits(self, prompts: Sequence[Sequence[int]]) -> np.ndarray:
@@ -120,10 +123,12 @@ class Engine:
         state = state._replace(done=self._put(np.arange(rows) >= len(prompts) * num_samples))
         sampling = Sampling(temperature == 0, top_k, top_p is not None and top_p < 1)
         markers = (tool.python_start, tool.python_end) if tool else (-1, -1)
+        stops = np.full(bucket(len(stop), 4), -1, np.int32)
+        stops[: len(stop)] = stop
         decode = partial(
             _decode,
             self.params,
-            stop=jnp.asarray(stop, jnp.int32),
+            stop=jnp.asarray(stops),
             markers=jnp.asarray(markers, jnp.int32),
             temperature=jnp.float32(max(temperature, 1e-6)),
             top_p=jnp.float32(1.0 if top_p is None else top_p),
