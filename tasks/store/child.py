@@ -5,6 +5,7 @@ exits with 0 done, 75 stopped after saving (run it again), 78 wrong config or in
 process of its own frees the accelerator, takes signals by itself and cannot damage its parent.
 """
 
+import errno
 import json
 import os
 import sys
@@ -48,6 +49,10 @@ def main() -> int:
         events.emit("failed", message=str(error))
         return FAILED
     except Exception as error:
+        if isinstance(error, OSError) and error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG):
+            where = f" at {error.filename}" if error.filename else ""
+            events.emit("failed", message=f"the disk is full{where}: make room, then run the same command again")
+            return FAILED
         sys.stderr.write(redact(traceback.format_exc()))
         events.emit("failed", message=f"{type(error).__name__}: {error}")
         return FAILED

@@ -15,12 +15,15 @@ from tasks.store import keys, sources
 from tasks.store import manifest as manifests
 from tasks.store.artifact import Artifact
 from tasks.store.cache import ReadCache
+from tasks.store.gather import parallel
 from tasks.store.lease import Clock
 from tasks.store.local import LocalRoot
 from tasks.store.manifest import Damaged, Manifest
 from tasks.store.roots import open_root
 
 GIB = 2**30
+COMPARED = 32
+"""Artifacts of a stage that are looked at to explain a miss."""
 
 
 @dataclass(frozen=True)
@@ -149,21 +152,19 @@ class Store:
         note = f"{len(changed)} source file{'s' if len(changed) > 1 else ''} changed since" if changed else "same code"
         return Located(stage.name, key, "hit", note, artifact, changed, key != plain)
 
+    def _manifest_or_none(self, stage: str, key: str) -> Manifest | None:
+        try:
+            return self.manifest(stage, key)
+        except Damaged:
+            return None
+
     def _why_miss(self, stage: str, payload: dict[str, Any]) -> str:
         """What distinguishes `payload` from the nearest artifact of the stage."""
-        nearest: list[str] | None = None
-        for key in self.keys(stage)[-50:]:
-            try:
-                manifest = self.manifest(stage, key)
-            except Damaged:
-                continue
-            if manifest is None:
-                continue
-            differs = _differences(manifest, payload)
-            if nearest is None or len(differs) < len(nearest):
-                nearest = differs
-        if nearest is None:
+        known = parallel(lambda key: self._manifest_or_none(stage, key), self.keys(stage)[-COMPARED:])
+        differences = [_differences(manifest, payload) for manifest in known if manifest]
+        if not differences:
             return "never made here"
+        nearest = min(differences, key=len)
         return "differs in " + ", ".join(nearest[:4]) + (f" and {len(nearest) - 4} more" if len(nearest) > 4 else "")
 
 

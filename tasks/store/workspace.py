@@ -82,7 +82,7 @@ class Workspace:
         """
         entry = self._store(name)
         sidecar = f"{self._where}/{PUBLISHED}/{self._lease.token:06d}/{entry.path}.json"
-        self._root.create(sidecar, json.dumps({"name": name, **asdict(entry)}).encode())
+        self._root.write(sidecar, json.dumps({"name": name, **asdict(entry)}).encode())
 
     def mirror_directory(self, name: str, meta: dict[str, Any] | None = None) -> Mirrored:
         """Store the finished local directory `name` (such as "checkpoints/000100"); see `Directories.mirror`."""

@@ -218,9 +218,22 @@ def test_a_frozen_owner_wakes_up_and_leaves_without_writing(store, config, tmp_p
     second.verify()
 
 
-def test_exit_status_0_without_a_manifest_is_a_failure(store, config):
-    with pytest.raises(StageFailed, match="status 0"):
-        run_stage(TOY, config(words=["exit0"]), {}, store, on_event=Watch())
+def test_two_runs_that_want_the_same_key_make_it_once(store, config, tmp_path):
+    made = config(words=words(tmp_path, "pause:0.2"))
+    watches, found = [Watch(), Watch()], []
+    threads = [
+        threading.Thread(target=lambda w=watch: found.append(run_stage(TOY, made, {}, store, on_event=w)))
+        for watch in watches
+    ]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert len({artifact.key for artifact in found}) == 1
+    assert found[0].manifest.attempts == 1
+    told = [watch.messages("log") for watch in watches]
+    assert sorted(len(watch.messages("output")) for watch in watches) == [0, 1]
+    assert any("holds the lease of this key; waiting for it" in line for lines in told for line in lines)
 
 
 def test_events_are_lines_of_json(store, config):

@@ -33,6 +33,7 @@ def run(config, inputs, out):
         (out.path / name).write_text(f"{config.seed} {index}\n" * 1000)
         out.publish(name)
         out.progress(step=index + 1, total=PARTS)
+        time.sleep(float(words.get("pause", 0)))
         if words.get("kill") == str(index) and not _seen(words, "kill"):
             os.kill(os.getpid(), signal.SIGKILL)
         if words.get("wait") == str(index) and not _seen(words, "wait"):
