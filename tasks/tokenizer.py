@@ -20,14 +20,14 @@ from tokenizers import decoders, models, pre_tokenizers, trainers
 from model.chat_format import BOS, SPECIAL_TOKENS
 from tasks import compression
 from tasks.documents import documents
+from tasks.pieces import PieceEncoder
 from tasks.stage import InputError, Stage
 from tasks.text import replace_surrogates
 
 if TYPE_CHECKING:
-    from tasks.store.workspace import Workspace
-
     from conf.schema import Config
     from tasks.store.artifact import Artifact
+    from tasks.store.workspace import Workspace
 
 STAGE = Stage(
     name="tokenizer",
@@ -54,6 +54,7 @@ class Tokenizer:
         # close the assistant's turn (tokenizers#1850).
         backend.encode_special_tokens = True
         self._backend = backend
+        self._pieces = PieceEncoder(self._encode_whole)
         vocabulary = backend.get_vocab(with_added_tokens=True)
         if missing := [name for name in SPECIAL_TOKENS if name not in vocabulary]:
             raise ValueError(f"the vocabulary lacks {', '.join(missing)}")
@@ -74,8 +75,11 @@ class Tokenizer:
         return self.encode_batch([text])[0]
 
     def encode_batch(self, texts: Sequence[str]) -> list[list[int]]:
-        """`encode` of each text, on every core that `RAYON_NUM_THREADS` allows."""
-        texts = list(texts)
+        """`encode` of each text."""
+        return self._pieces.encode_batch(texts)
+
+    def _encode_whole(self, texts: list[str]) -> list[list[int]]:
+        """Straight from the library, on every core that `RAYON_NUM_THREADS` allows."""
         try:
             encodings = self._backend.encode_batch_fast(texts, add_special_tokens=False)
         except TypeError:  # a str that UTF-8 cannot hold

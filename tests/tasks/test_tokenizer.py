@@ -11,7 +11,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from model.chat_format import SPECIAL_TOKENS
-from tasks import compression, documents, tokenizer
+from tasks import compression, documents, pieces, tokenizer
 from tasks.stage import InputError
 from tests.tasks.artifacts import FakeArtifact, FakeWorkspace
 
@@ -48,6 +48,36 @@ def test_any_text_comes_back(trained, text):
 @settings(max_examples=50, deadline=None)
 def test_a_batch_is_its_texts(trained, texts):
     assert trained.encode_batch(texts) == [trained.encode(text) for text in texts]
+
+
+shapes = st.lists(
+    st.sampled_from(
+        [*"ab1' .,!-\n\r\t\v\x1c\x85\xa0\u2028\u3000\u0301\u1680\u180eéñ漁²", "'s", "'LL", "  ", "\n ", "Boat"]
+    ),
+    max_size=24,
+).map("".join)
+
+
+@given(shapes | st.text(), shapes)
+@settings(max_examples=400, deadline=None)
+def test_the_tokens_of_a_text_are_those_of_its_pieces(trained, first, second):
+    for text in (first, second, f"{first} {second}", f"{first}\n{second}"):
+        assert trained.encode(text) == trained._encode_whole([text])[0]
+
+
+def test_pieces_are_cut_where_words_repeat_and_forgotten_when_they_are_too_many(monkeypatch):
+    asked: list[list[str]] = []
+
+    def encode_batch(texts: list[str]) -> list[list[int]]:
+        asked.append(sorted(texts))
+        return [[len(text)] for text in texts]
+
+    encoder = pieces.PieceEncoder(encode_batch)
+    assert encoder.encode_batch(["one two, two\nthree", "two"]) == [[3, 5, 5, 5], [3]]
+    assert asked == [[" two\n", " two,", "one", "three", "two"]]
+    monkeypatch.setattr(pieces, "MAX_PIECES", 3)
+    assert encoder.encode_batch(["two three"]) == [[3, 6]]
+    assert asked[1] == [" three", "two"]
 
 
 def test_specials_follow_the_learnt_tokens_in_nanochats_order(trained):
