@@ -144,9 +144,7 @@ def check_prompt(ids: Sequence[int], tokenizer: ChatTokenizer) -> None:
             f"assistant turn, that is in {ASSISTANT_START}"
         )
     if names.get(ids[-1]) != ASSISTANT_START:
-        raise PromptError(
-            f"text follows the last {ASSISTANT_START}; a prompt ends where the answer has to begin"
-        )
+        raise PromptError(f"text follows the last {ASSISTANT_START}; a prompt ends where the answer has to begin")
 
 
 _FOLLOWS: dict[str, list[str]] = {
@@ -214,7 +212,7 @@ def _turns(conversation: Conversation) -> list[Message]:
             raise FormatError(
                 f"message {index} is from {message.get('role')!r} where the {role} speaks; roles alternate"
             )
-        if role == "user":
+        if role == "user" or not isinstance(message.get("content"), list):
             _text_of(message, index)
     return messages
 
@@ -238,7 +236,7 @@ def _segments(message: Message) -> Iterator[tuple[str | None, str, int]]:
         yield USER_END, "", 0
         return
     yield ASSISTANT_START, "", 0
-    parts = [("text", content)] if isinstance(content, str) else [_part(part) for part in content or []]
+    parts = [("text", content)] if isinstance(content, str) else [_part(part) for part in content]
     # Neighbouring texts are joined: encoded apart, a merge across their border would be lost (marin#7210).
     for kind, group in groupby(parts, key=lambda part: part[0]):
         texts = [text for _, text in group]
