@@ -16,6 +16,7 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from model.attention import attend
+from model.layers import run_layers
 from model.recipe import Compute, GPTConfig
 
 Params = dict[str, Any]
@@ -133,6 +134,21 @@ class Block(nnx.Module):
         self.attn = Attention(config, layer, rngs)
         self.mlp = MLP(config, rngs)
 
+    def __call__(
+        self,
+        x: jax.Array,
+        value_rows: jax.Array | None,
+        rope: tuple[jax.Array, jax.Array],
+        *,
+        window: int,
+        compute: Compute,
+        mesh: Mesh | None = None,
+    ) -> jax.Array:
+        """The stream [batch, seq, n_embd] with both parts' outputs added; value_rows as in Attention.qkv."""
+        q, k, v = self.attn.qkv(rms_norm(x), value_rows, *rope)
+        x = x + self.attn.out(attend(q, k, v, window=window, compute=compute, mesh=mesh))
+        return x + self.mlp(rms_norm(x))
+
 
 class GPT(nnx.Module):
     """The whole model. `layers` and `value_embeds` are keyed by the layer number as a string."""
@@ -164,7 +180,7 @@ class GPT(nnx.Module):
 
     def embed(self, tokens: jax.Array, compute: Compute) -> jax.Array:
         """Normed embeddings [batch, seq, n_embd] in compute dtype, before smearing."""
-        return rms_norm(self.wte[...].astype(compute.compute_dtype)[tokens])
+        return rms_norm(self.wte[...][tokens].astype(compute.compute_dtype))
 
     def smear(self, x: jax.Array, previous: jax.Array) -> jax.Array:
         """x plus a gated share of `previous`, the embeddings (before smearing) of the token before each."""
@@ -174,20 +190,11 @@ class GPT(nnx.Module):
     def __call__(self, tokens: jax.Array, compute: Compute, mesh: Mesh | None = None) -> jax.Array:
         """See `hidden`."""
         config = self.config
-        cos, sin = rotary(jnp.arange(tokens.shape[1]), config)
+        rope = rotary(jnp.arange(tokens.shape[1]), config)
         x = self.embed(tokens, compute)
         if config.recipe.architecture.smear:
             x = jnp.concatenate([x[:, :1], self.smear(x[:, 1:], x[:, :-1])], axis=1)
-        x0 = kept = x
-        for i, window in enumerate(config.windows):
-            x = self.mix(i, x, x0)
-            block = self.layers[str(i)]
-            q, k, v = block.attn.qkv(rms_norm(x), self.value_rows(i, tokens, compute), cos, sin)
-            x = x + block.attn.out(attend(q, k, v, window=window, compute=compute, mesh=mesh))
-            x = x + block.mlp(rms_norm(x))
-            if i == config.n_layer // 2:
-                kept = x
-        return self.finish(x, kept)
+        return self.finish(*run_layers(self, x, tokens, rope, compute, mesh))
 
     def mix(self, layer: int, x: jax.Array, x0: jax.Array) -> jax.Array:
         """The input of a layer: the stream and the embedding, weighted."""
@@ -198,7 +205,7 @@ class GPT(nnx.Module):
         """Rows [batch, seq, n_kv_head · head_dim] of the layer's value embedding, None if it has none."""
         if not self.config.has_value_embed(layer):
             return None
-        return self.value_embeds[str(layer)][...].astype(compute.compute_dtype)[tokens]
+        return self.value_embeds[str(layer)][...][tokens].astype(compute.compute_dtype)
 
     def finish(self, x: jax.Array, kept: jax.Array) -> jax.Array:
         """The last norm, after subtracting the stream kept from the middle layer where the recipe says so."""
