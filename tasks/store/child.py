@@ -17,7 +17,6 @@ from conf.errors import ConfigError
 from tasks.stage import InputError, Preempted, StopSignal
 from tasks.store.events import Events, to_descriptor, to_stderr
 from tasks.store.lease import LeaseLost
-from tasks.store.manifest import Damaged
 from tasks.store.protocol import DONE, EVENTS_VARIABLE, FAILED, PREEMPTED, REFUSED
 from tasks.store.roots import StoreUnavailable
 from tasks.store.secrets import redact
@@ -42,7 +41,7 @@ def main() -> int:
     except (Preempted, LeaseLost) as error:
         events.emit("stopped", message=f"stopped after {error}" if isinstance(error, Preempted) else str(error))
         return PREEMPTED
-    except (ConfigError, InputError, Damaged) as error:
+    except (ConfigError, InputError) as error:
         events.emit("refused", message=str(error))
         return REFUSED
     except StoreUnavailable as error:

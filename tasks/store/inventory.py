@@ -96,7 +96,7 @@ def verify(store: Store, entry: Entry) -> str:
         return entry.problem
     try:
         store.artifact(entry.stage, entry.key).verify()
-    except (Damaged, InputError) as error:
+    except InputError as error:
         return str(error)
     return ""
 

@@ -5,13 +5,14 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
+from tasks.stage import InputError
 from tasks.store import keys
 
 NAME = "manifest.json"
 FORMAT = 1
 
 
-class Damaged(Exception):
+class Damaged(InputError):
     """Stored data that must not be used. The sentence names artifact, file and remedy."""
 
 
