@@ -30,8 +30,8 @@ def read(name: str) -> list[dict[str, Any]]:
         ]
     except (yaml.YAMLError, AttributeError, KeyError, TypeError) as error:
         raise ConfigError(
-            f"{path} is no set of prompts ({type(error).__name__}: {error}): it needs `prompts`, a list of id, "
-            "messages and judges."
+            f"{path} is no set of prompts ({type(error).__name__}: {' '.join(str(error).split())}): it needs "
+            "`prompts`, a list of id, messages and judges."
         ) from error
 
 

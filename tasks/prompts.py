@@ -61,14 +61,14 @@ def run(config: Config, inputs: Mapping[str, Artifact], out: Workspace) -> dict[
 
 
 def gather(config: Config) -> list[dict[str, Any]]:
-    """The prompts of all sets in `prompts.sets`; ConfigError where one does not exist."""
-    found: list[dict[str, Any]] = []
-    for name in config.prompts.sets:
-        if name == prompt_sets.WORLD:
-            found += world.prompts(config.data.world, config.data.world.seed or 0)
-        else:
-            found += prompt_sets.read(name)
-    return found
+    """The prompts of all sets in `prompts.sets`, each `id` led by the name of its set."""
+    return [prompt | {"id": f"{name}/{prompt['id']}"} for name in config.prompts.sets for prompt in _read(name, config)]
+
+
+def _read(name: str, config: Config) -> list[dict[str, Any]]:
+    if name == prompt_sets.WORLD:
+        return world.prompts(config.data.world, config.data.world.seed or 0)
+    return prompt_sets.read(name)
 
 
 def last_words(prompt: Mapping[str, Any]) -> str:

@@ -14,7 +14,7 @@ GOLDEN = json.loads((Path(__file__).parents[1] / "golden/conversations.json").re
 
 @pytest.fixture(scope="module")
 def tokenizer() -> Tokenizer:
-    return tokenizers.train(["Answer and answers, the answer. What is 3*4? It is 12. Hello there, hello!"] * 20, 300)
+    return tokenizers.train(["Answer and answers, the answer. What is 3*4? It is 12. Hello there, hello!"] * 20, 290)
 
 
 def talk(said: str, answered: str | list) -> dict:
@@ -40,7 +40,7 @@ def test_b45_the_mask_is_neither_lost_nor_everything(tokenizer: Tokenizer) -> No
     curve."""
     for case in GOLDEN["render"]:
         if case["conversation"]["messages"][-1]["content"]:
-            ids, mask = render(case["conversation"], tokenizer, case["max_tokens"])
+            ids, mask = render(case["conversation"], tokenizer)
             assert 0 < sum(mask) < len(ids)
     ids, mask = render(talk("What is 3*4?", "It is 12."), tokenizer)
     assert tokenizer.decode([t for t, m in zip(ids, mask, strict=True) if m]) == f"It is 12.{ASSISTANT_END}"

@@ -1,5 +1,7 @@
 """Small models with every tensor at work, and their logits with and without a KV cache."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import cache, partial
 from pathlib import Path
 
@@ -23,6 +25,16 @@ read_out = jax.jit(logits, static_argnames="config")
 @cache
 def recipe(name: str) -> Recipe:
     return Recipe.from_dict(yaml.safe_load((ROOT / f"conf/recipe/{name}.yaml").read_text()))
+
+
+@contextmanager
+def quick_compilation() -> Iterator[None]:
+    """For models that run for milliseconds and would compile for seconds."""
+    jax.config.update("jax_disable_most_optimizations", True)
+    try:
+        yield
+    finally:
+        jax.config.update("jax_disable_most_optimizations", False)
 
 
 def tiny(name: str = "head", **changes: int | str) -> GPTConfig:

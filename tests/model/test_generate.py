@@ -12,16 +12,14 @@ from model.generate import SLICE, Completion, Engine, Tool
 from model.gpt import init
 from model.recipe import Compute, GPTConfig
 from model.sampling import Sampling, choose
-from tests.model.engines import COMPUTE, full_logits, random_params, stepped_logits, tiny
+from tests.model.engines import COMPUTE, full_logits, quick_compilation, random_params, stepped_logits, tiny
 
 
 @pytest.fixture(autouse=True, scope="module")
-def quick_compilation() -> Iterator[None]:
-    """These models run for milliseconds and compile for seconds; test_generate_golden compiles as in
-    earnest."""
-    jax.config.update("jax_disable_most_optimizations", True)
-    yield
-    jax.config.update("jax_disable_most_optimizations", False)
+def quick() -> Iterator[None]:
+    """test_generate_golden compiles as in earnest."""
+    with quick_compilation():
+        yield
 
 
 SHAPES = {
