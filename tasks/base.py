@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
 from model.sizing import size
-from model.step import Training, init_state
+from model.step import Training, TrainState, init_state
 from tasks import tokenizer as tokenizers
 from tasks.stage import Stage
 from tasks.training.batching import rows_in_batch
@@ -53,8 +53,13 @@ def run(config: Config, inputs: Mapping[str, Artifact], out: Workspace) -> dict[
     Raises InputError where the rows do not last, ConfigError where batch, mesh and devices do not fit.
     """
     plan = plan_run(config, inputs)
-    state, history, seconds = Loop(plan, out).run(lambda: init_state(plan.config, plan.training, config.seed))
+    state, history, seconds = Loop(plan, out).run(lambda: start(plan, config.seed))
     return write_results(plan, state, history, seconds, out)
+
+
+def start(plan: Plan, seed: int) -> TrainState:
+    """The state of step 0: random weights and an empty optimizer."""
+    return plan.placement.create(lambda: init_state(plan.config, plan.training, seed), plan.training)
 
 
 def plan_run(config: Config, inputs: Mapping[str, Artifact]) -> Plan:

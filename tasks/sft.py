@@ -13,7 +13,6 @@ from collections.abc import Mapping
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
-import jax
 import jax.numpy as jnp
 
 from model.step import Training, TrainState, optimizer
@@ -98,10 +97,10 @@ def plan_run(config: Config, inputs: Mapping[str, Artifact]) -> Plan:
 
 def start(plan: Plan, base: Artifact, warm_optimizer: bool) -> TrainState:
     """The state of step 0: base's weights, and its moments or fresh ones."""
-    params = jax.tree.map(jnp.asarray, load_model(base)[0])
+    params, _ = load_model(base)
     if warm_optimizer:
-        shapes = plan.placement.state_shapes(plan.training).opt_state
-        opt_state = jax.tree.map(jnp.asarray, load_into(base.path(OPTIMIZER), shapes))
+        shapes = plan.placement.state_shapes(plan.training)
+        opt_state = load_into(base.path(OPTIMIZER), shapes.opt_state)
     else:
         opt_state = optimizer(plan.config, plan.training, plan.compute).init(params)
-    return TrainState(jnp.zeros((), jnp.int32), params, opt_state)
+    return plan.placement.put_state(TrainState(jnp.int32(0), params, opt_state))

@@ -84,14 +84,14 @@ class Loop:
     def run(self, start: Callable[[], TrainState]) -> tuple[TrainState, History, float]:
         """Train to the last step; returns the final state, the record and the seconds spent over all attempts.
 
-        `start` makes the state of step 0 and is called only if there is no checkpoint. Raises Preempted after saving,
-        WrongRows and NotFinite for a step that must not count, SavesFailing, InputError.
+        `start` makes the state of step 0, on its devices, and is called only if there is no checkpoint. Raises
+        Preempted after saving, WrongRows and NotFinite for a step that must not count, SavesFailing, InputError.
         """
         plan = self._plan
         restored = self._checkpoints.restore(plan.placement.state_shapes(plan.training), self._out.path)
         self._history = History(self._out.path)
         if restored is None:
-            state, position = plan.placement.put_state(start()), Position(0, 0, 0, 0.0)
+            state, position = start(), Position(0, 0, 0, 0.0)
         else:
             state, position = restored
             self._out.log(f"Continuing from step {position.step} of {plan.steps}.")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -59,6 +60,11 @@ class Placement:
 
         state = self.state_shapes(training)
         return sum(map(held, jax.tree.leaves(state))) + sum(map(held, jax.tree.leaves(state.params)))
+
+    def create(self, make: Callable[[], Any], training: Training) -> Any:
+        """The train state that `make` computes, compiled so that each device makes its own part alone."""
+        shardings = jax.tree.map(lambda leaf: leaf.sharding, self.state_shapes(training))
+        return jax.jit(make, out_shardings=shardings)()
 
     def put_state(self, state: Any) -> Any:
         """A state laid out as the training step takes it."""

@@ -16,11 +16,11 @@ WORDS = [
     "data.world.things=6",
     "data.world.documents=300",
     "tokenizer.vocab_size=400",
-    "scale.depth=2",
+    "scale.depth=1",
     "scale.aspect=32",
     "scale.head_dim=16",
     "scale.seq_len=32",
-    "base.steps=12",
+    "base.steps=24",
     "base.total_batch_tokens=256",
     "base.device_batch_rows=4",
     "base.eval_every=5",
@@ -35,6 +35,9 @@ WORDS = [
     "sft.eval_tokens=640",
     "sft.checkpoint.every_steps=2",
 ]
+
+BASE_INPUTS = ("shards", "tokenizer")
+SFT_INPUTS = ("base", "conversations", "tokenizer")
 
 
 def config(*words: str) -> Config:
