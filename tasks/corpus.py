@@ -4,30 +4,43 @@ Later stages read nothing but what this one leaves: `train_<i>.parquet`, `val_<i
 corpus.json with the counts. Rules, applied in this order to every document:
 
 * Lone surrogates become U+FFFD and are counted; UTF-8 cannot hold them.
-* A document without a letter or sign (only white space) is left out and counted.
-* A document that has been there before, byte for byte, is left out and counted. Validation is read first, so no
+* A document of nothing but white space is left out and counted.
+* A document that has been there before, byte for byte, is left out and counted. Validation goes first, so no
   training document repeats a validation document.
 
 The validation split is `data.val_paths`, else the last `data.val_shards` of the files. Where there is a single file,
 every 50th of its documents is validation; of fewer than 50, the last.
+
+Files are read by several processes (`tasks.corpus_parts`); the bytes do not depend on how many.
 """
 
 import json
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 import tasks.world
 from conf import climbmix
-from tasks.digests import DigestSet, digest
-from tasks.documents import ShardWriter, shard_name
-from tasks.fetch import expand, fetched
-from tasks.reading import read_documents
+from tasks.corpus_parts import (
+    SPLITS,
+    Draft,
+    Kept,
+    Part,
+    Settling,
+    SourceFile,
+    Split,
+    read_part,
+    settle,
+    settlings,
+    write_part,
+)
+from tasks.digests import DigestSet
+from tasks.fetch import expand, fetched, is_remote
 from tasks.stage import InputError, Stage
 from tasks.store.secrets import redact_url
-from tasks.text import replace_surrogates
+from tasks.workers import cores, run_jobs
 
 if TYPE_CHECKING:
     from conf.schema import Config, Data
@@ -49,119 +62,141 @@ STAGE = Stage(
     runtime=("store.cache_dir",),
 )
 
-VAL_EVERY = 50  # documents of a single file
-BATCH_DOCUMENTS = 1000
-BATCH_CHARS = 4_000_000
-SPLITS = ("val", "train")  # in the order of reading
-
-Split = str
-Documents = Iterator[tuple[Split, str]]
+PART_BYTES = 16 * 2**20  # of files that are read together, compressed or not
 
 
 @dataclass
 class Counts:
-    """What became of the documents of one source."""
+    """What became of the documents of one source, or of a split."""
 
     documents: int = 0  # kept
     bytes: int = 0  # of the kept ones, UTF-8
     duplicates: int = 0
     empty: int = 0
-    surrogates: int = 0  # replaced characters
-
-    def __add__(self, other: "Counts") -> "Counts":
-        return Counts(**{name: value + getattr(other, name) for name, value in asdict(self).items()})
+    surrogates: int = 0  # characters replaced
 
 
 @dataclass
-class Collector:
-    """Takes documents, applies the rules and writes the shards of both splits below `directory`."""
+class Ledger:
+    """Which documents of which draft stay, decided in the order of the files."""
 
-    directory: Path
     seen: DigestSet = field(default_factory=DigestSet)
-    totals: dict[Split, Counts] = field(default_factory=lambda: {split: Counts() for split in SPLITS})
-    shards: dict[Split, int] = field(default_factory=lambda: dict.fromkeys(SPLITS, 0))
-    _writers: dict[Split, ShardWriter] = field(default_factory=dict)
+    shards: list[Kept] = field(default_factory=list)
+    splits: dict[Split, Counts] = field(default_factory=lambda: {split: Counts() for split in SPLITS})
+    sources: list[dict[str, Any]] = field(default_factory=list)
 
-    def take(self, documents: Documents) -> Counts:
-        """Adds the documents of one source; returns what became of them."""
-        before = sum(self.totals.values(), Counts())
-        for batch in _batches(documents):
-            clean = [(split, *replace_surrogates(text)) for split, text in batch]
-            encoded = [(split, text.encode(), lone) for split, text, lone in clean if text.strip()]
-            for split, _, _ in (item for item in clean if not item[1].strip()):
-                self.totals[split].empty += 1
-            is_new = self.seen.add(digest(text) for _, text, _ in encoded)
-            for (split, text, lone), new in zip(encoded, is_new, strict=True):
-                if new:
-                    self._write(split, text, lone)
-                else:
-                    self.totals[split].duplicates += 1
-        after = sum(self.totals.values(), Counts())
-        return Counts(**{name: value - getattr(before, name) for name, value in asdict(after).items()})
-
-    def close(self) -> None:
-        for writer in self._writers.values():
-            writer.close()
-        self._writers.clear()
-
-    def _write(self, split: Split, text: bytes, lone_surrogates: int) -> None:
-        counts = self.totals[split]
-        counts.documents += 1
-        counts.bytes += len(text)
-        counts.surrogates += lone_surrogates
-        if split not in self._writers:
-            self._writers[split] = ShardWriter(self.directory / shard_name(split, self.shards[split]))
-            self.shards[split] += 1
-        self._writers[split].write(text)
-        if self._writers[split].full:
-            self._writers.pop(split).close()
+    def enter(self, names: list[str], draft: Draft) -> None:
+        """Decides on the documents of a part; all parts before it must have been entered."""
+        counts = [Counts(empty=draft.empty[i], surrogates=draft.surrogates[i]) for i in range(len(names))]
+        for shard in draft.shards:
+            keep = self.seen.add(shard.digests)
+            self.shards.append(Kept(shard.split, shard.path, keep))
+            for source, size, stays in zip(shard.sources, shard.sizes, keep, strict=True):
+                for tally in (counts[source], self.splits[shard.split]):
+                    tally.documents += int(stays)
+                    tally.bytes += size * int(stays)
+                    tally.duplicates += int(not stays)
+        self.sources += [{"name": name, **asdict(count)} for name, count in zip(names, counts, strict=True)]
 
 
 def run(config: "Config", inputs: Mapping[str, "Artifact"], out: "Workspace") -> dict[str, Any]:
     """Fills `out` with the shards and corpus.json; returns the counts. InputError says file and position."""
-    cache = Path(config.store.cache_dir).expanduser() / "sources"
-    collector = Collector(out.path)
-    sources = []
-    started = time.monotonic()
-    for name, documents, done, total in _sources(config.data, cache, out):
-        sources.append({"name": name, **asdict(collector.take(documents))})
-        kept = sum(collector.totals.values(), Counts())
-        rate = kept.bytes / 1e6 / max(time.monotonic() - started, 1e-9)
-        out.progress(step=done, total=total, unit="files", documents=kept.documents, mb_per_s=rate)
-        out.stop.check()
-    collector.close()
+    ledger = Ledger()
+    processes = 1
+    if config.data.kind == "world":
+        _enter_world(ledger, config.data, out)
+    else:
+        paths = source_paths(config.data)
+        processes = _processes([path for split in SPLITS for path in paths[split]])
+        _enter_files(ledger, config, paths, processes, out)
     for split in SPLITS:
-        if not collector.totals[split].documents:
+        if not ledger.splits[split].documents:
             raise InputError(
-                f"The {split} split holds no document (of {len(sources)} files): give more data.paths, or "
+                f"The {split} split holds no document (of {len(ledger.sources)} files): give more data.paths, or "
                 "data.val_paths for validation."
             )
-    splits = {split: {**asdict(collector.totals[split]), "shards": collector.shards[split]} for split in SPLITS}
-    index = {"splits": splits, "sources": sources}
+    jobs = settlings(ledger.shards, out.path)
+    for _ in run_jobs(settle, jobs, processes if _rewrites(jobs) else 1, out.stop):
+        pass
+    return _report(ledger, jobs, out)
+
+
+def _enter_world(ledger: Ledger, data: "Data", out: "Workspace") -> None:
+    texts = tasks.world.documents(data.world, data.world.seed or 0)
+    for split in SPLITS:
+        documents = [((split, text) for text in texts[split])]
+        draft = write_part(documents, out.scratch() / split, lambda: out.stop.requested)
+        ledger.enter([f"world {split}"], draft)
+
+
+def _enter_files(
+    ledger: Ledger, config: "Config", paths: dict[Split, list[str]], processes: int, out: "Workspace"
+) -> None:
+    """Reads all files, part by part; drafts that end before their turn wait for it."""
+    total = sum(map(len, paths.values()))
+    started = time.monotonic()
+    parts: dict[Path, Part] = {}  # by directory, in order, until their turn
+    waiting: dict[Path, Draft] = {}
+
+    def submitted() -> Iterator[Part]:
+        for part in _parts(config, paths, out):
+            parts[part.directory] = part
+            yield part
+
+    for draft in run_jobs(read_part, submitted(), processes, out.stop):
+        waiting[draft.directory] = draft
+        while (turn := next(iter(parts), None)) in waiting:
+            files = parts.pop(turn).files
+            ledger.enter([redact_url(source.name) for source in files], waiting.pop(turn))
+        read = sum(counts.bytes for counts in ledger.splits.values())
+        rate = read / 1e6 / max(time.monotonic() - started, 1e-9)
+        out.progress(step=len(ledger.sources), total=total, unit="files", mb_per_s=rate)
+
+
+def _parts(config: "Config", paths: dict[Split, list[str]], out: "Workspace") -> Iterator[Part]:
+    """Files in order, some MiB of them together, as they arrive."""
+    cache = Path(config.store.cache_dir).expanduser() / "sources"
+    split_of = {path: split for split in SPLITS for path in paths[split]}
+    single = not paths["val"]
+    files: list[SourceFile] = []
+    number = size = 0
+    for path, file in fetched(list(split_of), cache, out.stop, _download_progress(out)):
+        files.append(SourceFile(path, file, None if single else split_of[path]))
+        size += file.stat().st_size
+        if size >= PART_BYTES:
+            yield Part(tuple(files), config.data.text_key, out.scratch() / f"{number:06d}")
+            number += 1
+            files, size = [], 0
+    if files:
+        yield Part(tuple(files), config.data.text_key, out.scratch() / f"{number:06d}")
+
+
+def _processes(paths: list[str]) -> int:
+    """One for each 32 MiB of files, as many as there are cores; a remote file counts as a large one."""
+    size = sum(2**25 if is_remote(path) else Path(path).stat().st_size for path in paths)
+    return min(cores(), len(paths), size // 2**25)
+
+
+def _rewrites(jobs: list[Settling]) -> bool:
+    return sum(not job.keep.all() for job in jobs) > 1
+
+
+def _report(ledger: Ledger, jobs: list[Settling], out: "Workspace") -> dict[str, Any]:
+    splits: dict[str, dict[str, int]] = {}
+    for split in SPLITS:
+        shards = sum(job.final.name.startswith(f"{split}_") for job in jobs)
+        counts = asdict(ledger.splits[split])
+        known = {name: counts[name] for name in ("documents", "bytes", "duplicates")}
+        splits[split] = {**known, "shards": shards}
+    index = {"splits": splits, "sources": ledger.sources}
     (out.path / "corpus.json").write_text(json.dumps(index, indent=1, ensure_ascii=False) + "\n")
     train, val = splits["train"], splits["val"]
     out.log(
         f"{train['documents']:,} documents ({train['bytes'] / 1e6:,.1f} MB) for training, {val['documents']:,} for "
         f"validation; {train['duplicates'] + val['duplicates']:,} duplicates left out"
     )
-    return {f"{split}_{name}": value for split in ("train", "val") for name, value in splits[split].items()}
-
-
-def _sources(data: "Data", cache: Path, out: "Workspace") -> Iterator[tuple[str, Documents, int, int]]:
-    """(name, documents, its number from 1, how many) of each source, validation first."""
-    if data.kind == "world":
-        texts = tasks.world.documents(data.world, data.world.seed or 0)
-        for number, split in enumerate(SPLITS, 1):
-            yield f"world {split}", _all(split, texts[split]), number, len(SPLITS)
-        return
-    paths = source_paths(data)
-    split_of = {path: split for split in SPLITS for path in paths[split]}
-    single = not paths["val"]
-    for number, (path, file) in enumerate(fetched(list(split_of), cache, out.stop, _download_progress(out)), 1):
-        name = redact_url(path)
-        texts_of_file = read_documents(file, path, data.text_key)
-        documents = _divided(texts_of_file) if single else _all(split_of[path], texts_of_file)
-        yield name, documents, number, len(split_of)
+    metrics = {f"{split}_{name}": value for split in ("train", "val") for name, value in splits[split].items()}
+    return metrics | {name: sum(source[name] for source in ledger.sources) for name in ("empty", "surrogates")}
 
 
 def source_paths(data: "Data") -> dict[Split, list[str]]:
@@ -192,29 +227,3 @@ def _download_progress(out: "Workspace") -> Any:
         out.progress(downloaded_mb=round(arrived / 1e6), mb_per_s=arrived / 1e6 / seconds)
 
     return on_bytes
-
-
-def _all(split: Split, texts: Iterable[str]) -> Documents:
-    return ((split, text) for text in texts)
-
-
-def _divided(texts: Iterator[str]) -> Documents:
-    """Every 50th document is validation; of fewer than 50, the last."""
-    first = [text for _, text in zip(range(VAL_EVERY), texts, strict=False)]
-    yield from (("train", text) for text in first[:-1])
-    yield from (("val", text) for text in first[-1:])
-    for number, text in enumerate(texts, VAL_EVERY + 1):
-        yield "val" if number % VAL_EVERY == 0 else "train", text
-
-
-def _batches(documents: Documents) -> Iterator[list[tuple[Split, str]]]:
-    batch: list[tuple[Split, str]] = []
-    characters = 0
-    for split, text in documents:
-        batch.append((split, text))
-        characters += len(text)
-        if len(batch) == BATCH_DOCUMENTS or characters >= BATCH_CHARS:
-            yield batch
-            batch, characters = [], 0
-    if batch:
-        yield batch

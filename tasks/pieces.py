@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from itertools import chain
 
 CUT = re.compile(r"(?<=[!-~])(?= )|(?<=\n)(?=[!-~])")
-MAX_PIECES = 200_000  # known at a time, some 40 MB; then it starts afresh
+MAX_PIECES = 500_000  # known at a time, some 140 MB; then it starts afresh
 
 
 class PieceEncoder:

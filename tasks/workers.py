@@ -4,8 +4,9 @@ import multiprocessing
 import os
 import signal
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator
 from concurrent.futures import FIRST_COMPLETED, ProcessPoolExecutor, wait
+from itertools import islice
 from multiprocessing.synchronize import Event
 from typing import TypeVar
 
@@ -25,13 +26,14 @@ def cores() -> int:
 
 
 def run_jobs(
-    function: Callable[[Job, ShouldStop], Result], jobs: Sequence[Job], processes: int, stop: StopSignal
+    function: Callable[[Job, ShouldStop], Result], jobs: Iterable[Job], processes: int, stop: StopSignal
 ) -> Iterator[Result]:
     """`function(job, should_stop)` of every job, in the order in which they end.
 
-    With one process, here; else in spawned ones (forking a process with threads of Prefect or Rust in it can
-    hang). A function that finds `should_stop()` true raises Preempted. Raises what a job raises, Preempted once a
-    stop was asked for, and BrokenProcessPool if a worker was killed, as for want of memory.
+    Jobs are taken from the iterable a few ahead of the workers. With one process they run here; else in spawned
+    ones (forking a process with threads of Prefect or Rust in it can hang). A function that finds `should_stop()`
+    true raises Preempted. Raises what a job raises, Preempted once a stop was asked for, and BrokenProcessPool if a
+    worker was killed, as for want of memory.
     """
     if processes <= 1:
         for job in jobs:
@@ -43,9 +45,11 @@ def run_jobs(
     threads = max(1, cores() // processes)
     with ProcessPoolExecutor(processes, context, _prepare, (asked, threads)) as pool:
         try:
-            pending = {pool.submit(_call, function, job) for job in jobs}
+            source = iter(jobs)
+            pending = {pool.submit(_call, function, job) for job in islice(source, 2 * processes)}
             while pending:
                 done, pending = wait(pending, POLL_SECONDS, FIRST_COMPLETED)
+                pending |= {pool.submit(_call, function, job) for job in islice(source, len(done))}
                 stop.check()
                 for future in done:
                     yield future.result()

@@ -110,7 +110,7 @@ def test_b42_a_lone_surrogate_stops_neither_tokenizer_nor_corpus(tokens, tmp_pat
     out = FakeWorkspace(tmp_path / "out")
     metrics = corpus.run(ConfigView(config, corpus.STAGE), {}, out)
     assert list(documents.documents(out.artifact(), "train")) == ["half \ufffd a pair"]
-    assert metrics["train_surrogates"] == 1
+    assert metrics["surrogates"] == 1
 
 
 def test_b42_decoding_keeps_special_tokens(tokens):

@@ -69,22 +69,16 @@ def test_each_document_is_there_once_and_none_of_validation_is_trained_on(tmp_pa
     write_lines(tmp_path / "b.jsonl", ["held out", "two", "held out", "four"])
     splits, index, metrics, _ = build(tmp_path, Data("files", [f"{tmp_path}/*.jsonl"]))
     assert splits == {"train": ["one", "\ufffd three"], "val": ["held out", "two", "four"]}
-    assert index["splits"]["train"] == {
-        "documents": 2,
-        "bytes": 3 + 9,
-        "duplicates": 3,
-        "empty": 2,
-        "surrogates": 1,
-        "shards": 1,
-    }
-    assert metrics["val_duplicates"] == 1
+    assert index["splits"]["train"] == {"documents": 2, "bytes": 3 + 9, "duplicates": 3, "shards": 1}
+    assert (metrics["val_duplicates"], metrics["empty"], metrics["surrogates"]) == (1, 2, 1)
+    assert [(source["duplicates"], source["empty"]) for source in index["sources"]] == [(1, 0), (3, 2)]
 
 
 def test_the_same_files_give_the_same_bytes(tmp_path):
     write_lines(tmp_path / "a.jsonl", [f"document {i} é" for i in range(200)])
     data = Data("files", [str(tmp_path / "a.jsonl")])
     first, second = build(tmp_path, data, "first")[3], build(tmp_path, data, "second")[3]
-    names = sorted(p.name for p in first.path.iterdir())
+    names = sorted(p.name for p in first.path.iterdir() if p.is_file())
     assert names == ["corpus.json", "train_00000.parquet", "val_00000.parquet"]
     assert all((first.path / name).read_bytes() == (second.path / name).read_bytes() for name in names)
 
@@ -92,7 +86,6 @@ def test_the_same_files_give_the_same_bytes(tmp_path):
 def test_a_large_split_becomes_several_shards_of_small_row_groups(tmp_path, monkeypatch):
     monkeypatch.setattr(documents, "SHARD_BYTES", 1000)
     monkeypatch.setattr(documents, "ROW_GROUP_BYTES", 300)
-    monkeypatch.setattr(corpus, "BATCH_DOCUMENTS", 7)
     texts = [f"document {i:03d}" for i in range(250)]
     splits, index, _, out = build(tmp_path, Data("files", [write_lines(tmp_path / "a.jsonl", texts)]))
     assert splits["train"] == [text for i, text in enumerate(texts, 1) if i % 50]
@@ -100,6 +93,21 @@ def test_a_large_split_becomes_several_shards_of_small_row_groups(tmp_path, monk
     with pq.ParquetFile(out.path / "train_00000.parquet") as file:
         assert file.num_row_groups == 4
         assert file.metadata.row_group(0).num_rows == 25
+
+
+def test_the_bytes_do_not_depend_on_the_number_of_processes(tmp_path, monkeypatch):
+    monkeypatch.setattr(corpus, "PART_BYTES", 500)
+    for i in range(5):  # each file repeats documents of the one before
+        write_lines(tmp_path / f"{i}.jsonl", [f"document {j}" for j in range(20 * i, 20 * i + 30)])
+    outs = []
+    for processes in (1, 2):
+        monkeypatch.setattr(corpus, "_processes", lambda paths, processes=processes: processes)
+        splits, index, _, out = build(tmp_path, Data("files", [f"{tmp_path}/*.jsonl"]), f"corpus {processes}")
+        outs.append({path.name: path.read_bytes() for path in out.path.iterdir() if path.is_file()})
+    assert outs[0] == outs[1]
+    assert splits["train"] == [f"document {i}" for i in range(80)]
+    assert splits["val"] == [f"document {i}" for i in range(80, 110)]
+    assert [source["duplicates"] for source in index["sources"]] == [0, 0, 10, 10, 20]
 
 
 def test_files_are_read_through_fsspec_and_copied_once(tmp_path):
