@@ -78,16 +78,7 @@ def make_plan(
             flash=choose(compute, jax.default_backend()) != "xla",
         ),
     )
-    validation = Validation(
-        val_rows,
-        section.eval_tokens,
-        micro_rows,
-        tokenizer.token_bytes,
-        config,
-        compute,
-        placement.put_rows,
-        placement.mesh,
-    )
+    validation = Validation(val_rows, section.eval_tokens, micro_rows, tokenizer.token_bytes, compute, placement)
     return Plan(
         config=config,
         compute=compute,

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from functools import partial
 from typing import Any
 
@@ -10,13 +9,14 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 from jax.sharding import Mesh
-from model.step import inputs_and_targets
 
 from model.bpb import bits_per_byte, nats_and_bytes
 from model.loss import token_losses
 from model.recipe import Compute, GPTConfig
+from model.step import inputs_and_targets
 from tasks.stage import StopSignal
 from tasks.training.loader import RowSet
+from tasks.training.placement import Placement
 
 PROMPT_TOKENS = 16  # of a row whose every token is a target
 SAMPLE_PROMPTS = 4
@@ -32,14 +32,13 @@ class Validation:
         tokens: int,
         call_rows: int,
         token_bytes: np.ndarray,
-        config: GPTConfig,
         compute: Compute,
-        put: Callable[[np.ndarray], jax.Array],
-        mesh: Mesh | None = None,
+        placement: Placement,
     ) -> None:
-        """`put` lays rows int32 [1, call_rows, seq_len + 1] out on the devices, as the training step takes them."""
+        """`call_rows` as the rows of a training micro-batch, which fit and can be shared by the devices."""
         self.count = min(len(rows), max(1, tokens // rows.seq_len))
-        self._rows, self._call_rows, self._put = rows, call_rows, put
+        self._rows, self._call_rows, self._placement = rows, call_rows, placement
+        config, mesh = placement.config, placement.mesh
         self._sums = jax.jit(
             partial(_sums, token_bytes=jnp.asarray(token_bytes), config=config, compute=compute, mesh=mesh)
         )
@@ -50,7 +49,7 @@ class Validation:
         for start in range(0, self.count, self._call_rows):
             if stop.requested:
                 return None
-            part_nats, part_length = self._sums(params, self._put(self._call(start)[None]))
+            part_nats, part_length = self._sums(params, self._placement.put_rows(self._call(start)[None]))
             nats, length = nats + float(part_nats), length + int(part_length)
         return bits_per_byte(nats, length)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from tasks.stage import StopSignal
-from tasks.store.events import Event, Events
+from tasks.store.events import Event, Events, Listener
 from tasks.store.lease import Lease
 from tasks.store.local import LocalRoot
 from tasks.store.workspace import Workspace
@@ -22,11 +22,16 @@ class Attempt:
         self.lease = Lease(self.root, WHERE, seconds=60)
         token = self.lease.acquire()
         self.told: list[Event] = []
+        self.listeners: list[Listener] = [self.told.append]
         self.stop = StopSignal()
         self.out = Workspace(
-            self.root, WHERE, self.lease, directory / "work" / str(token), Events(self.told.append), self.stop
+            self.root, WHERE, self.lease, directory / "work" / str(token), Events(self._listen), self.stop
         )
         self.out.adopt(resumable=True)
+
+    def _listen(self, event: Event) -> None:
+        for listener in self.listeners:
+            listener(event)
 
     @property
     def lines(self) -> list[str]:

@@ -32,11 +32,13 @@ WORDS = [
     "sft.total_batch_tokens=256",
     "sft.device_batch_rows=4",
     "sft.eval_every=3",
+    "sft.log_every=1",
     "sft.eval_tokens=640",
     "sft.checkpoint.every_steps=2",
 ]
 
 BASE_INPUTS = ("shards", "tokenizer")
+ELASTIC = ("base.steps=16", "base.eval_every=16", "base.sample_every=16", "base.checkpoint.every_steps=100")
 SFT_INPUTS = ("base", "conversations", "tokenizer")
 
 
