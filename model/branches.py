@@ -3,14 +3,16 @@
 The same mathematics as `model.gpt.hidden` followed by `model.gpt.logits`, with savings that change no number:
 
 * A row's prefix is computed once, and each of its branches (`model.buckets`) attends to the prefix and to itself.
-* The prefix goes through in chunks whose number is known at run time only, its keys and values kept beside. So one
+* Prefix and branches go through in chunks whose number is known at run time only, their keys and values kept. So one
   compiled program serves all lengths up to its capacity, and does no more work than the longest row needs.
 * Nobody reads the last layer's stream of the prefix, only its keys and values; XLA drops the rest of that layer.
+  Nor does anybody read what lies further back than all windows together reach: the planner leaves it out.
 * Only scored positions get logits, and those a few columns at a time: no [rows, tokens, vocab] array exists.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable
 from functools import partial
 
@@ -23,18 +25,26 @@ from model.gpt import GPT, Params, bind, logits, rms_norm, rotary
 from model.mesh import ROWS
 from model.recipe import Compute, GPTConfig
 
-CHUNK_COLUMNS = 128  # of the prefix at one time, more where there are so few rows that …
-CHUNK_TOKENS = 1024  # … this many tokens would not be reached
+PREFIX_COLUMNS = 128  # read at one time, more where there are so few rows that …
+PREFIX_TOKENS = 256  # … this many tokens would not be reached
+BRANCH_COLUMNS = 32  # read at one time
 LOGIT_COLUMNS = 8  # scored positions of a row whose logits exist at one time, more where there are so few rows that …
-LOGIT_TOKENS = 256  # … this many would not be reached
+LOGIT_TOKENS = 64  # … this many would not be reached
 
 Arrays = dict[str, jax.Array]
+Cache = tuple[list[jax.Array], list[jax.Array]]
+"""Keys and values of each layer, [rows, P + S, n_kv_head, head_dim] in compute dtype: the prefix, then the branches."""
 Read = Callable[[int, jax.Array, jax.Array, jax.Array], jax.Array]
+
+
+def reach(config: GPTConfig) -> int:
+    """How many tokens before it a token's output can depend on: through every layer's window, and smearing."""
+    return sum(config.windows) + 1
 
 
 def device_arrays(batch: Batch, mesh: Mesh | None) -> Arrays:
     """The batch on the device; on a mesh, its rows are spread over the axes that split a batch."""
-    names = ("prefix", "prefix_length", "tokens", "previous", "positions", "branch", "targets")
+    names = ("prefix", "kept", "length", "tokens", "previous", "positions", "branch", "targets")
     arrays = {name: getattr(batch, name) for name in names}
     if mesh is None:
         return jax.device_put(arrays)
@@ -53,33 +63,12 @@ def score(
     the most likely token (of equally likely ones the first), bool [R, S]. 0 and False where nothing is scored.
     """
     gpt = bind(params, config)
-    keys, values = _read_prefix(gpt, batch["prefix"], batch["prefix_length"], compute)
-    masks = {window: visible(batch, window)[:, None] for window in set(config.windows)}
-
-    def read(layer: int, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-        k, v = jnp.concatenate([keys[layer], k], axis=1), jnp.concatenate([values[layer], v], axis=1)
-        return _attend(q, k, v, masks[config.windows[layer]])
-
-    stream = _forward(gpt, batch["tokens"], batch["previous"], batch["positions"], compute, read)
+    stream = _read_branches(gpt, batch, _read_prefix(gpt, batch, compute), compute)
     losses, hits = _losses(params, stream, batch["targets"], config)
     if mesh is not None:  # whole on every device, so that every process can read them
         whole = NamedSharding(mesh, PartitionSpec())
         losses, hits = (jax.lax.with_sharding_constraint(found, whole) for found in (losses, hits))
     return losses, hits
-
-
-def visible(batch: Arrays, window: int) -> jax.Array:
-    """Which keys (prefix, then branches) a branch token sees: bool [R, S, P + S].
-
-    Itself, earlier tokens of its own branch, and the row's prefix; none more than `window` tokens before it.
-    """
-    position, branch = batch["positions"], batch["branch"]
-    column = jnp.arange(batch["prefix"].shape[1])
-    in_prefix = (column < batch["prefix_length"][:, None])[:, None, :]
-    in_prefix = in_prefix & (position[:, :, None] - column <= window)
-    distance = position[:, :, None] - position[:, None, :]
-    in_branch = (branch[:, :, None] == branch[:, None, :]) & (distance >= 0) & (distance <= window)
-    return jnp.concatenate([in_prefix, in_branch], axis=2)
 
 
 def _forward(
@@ -105,41 +94,90 @@ def _forward(
     return gpt.finish(x, kept)
 
 
-def _read_prefix(
-    gpt: GPT, prefix: jax.Array, length: jax.Array, compute: Compute
-) -> tuple[list[jax.Array], list[jax.Array]]:
-    """Keys and values of every layer for the prefix, each [rows, P, n_kv_head, head_dim]; undefined past `length`."""
-    config, (rows, capacity) = gpt.config, prefix.shape
-    columns = min(capacity, max(CHUNK_COLUMNS, CHUNK_TOKENS // rows))
+def _read_prefix(gpt: GPT, batch: Arrays, compute: Compute) -> Cache:
+    """The cache with every row's prefix in it, at the right end of the first P columns."""
+    config, prefix, kept = gpt.config, batch["prefix"], batch["kept"]
+    (rows, width), room = prefix.shape, prefix.shape[1] + batch["tokens"].shape[1]
+    wanted = max(PREFIX_COLUMNS, PREFIX_TOKENS // rows)
+    columns = math.gcd(width, 1 << wanted.bit_length() - 1)
+    chunks = -(-jnp.max(kept) // columns)
     previous = jnp.roll(prefix, 1, axis=1)
-    empty = jnp.zeros((rows, capacity, config.n_kv_head, config.head_dim), compute.compute_dtype)
-    Caches = tuple[list[jax.Array], list[jax.Array]]
 
-    def chunk(number: jax.Array, caches: Caches) -> Caches:
-        start = number * columns
-        keys, values = map(list, caches)
+    def chunk(number: jax.Array, cache: Cache) -> Cache:
+        start = width - (chunks - number) * columns
+        keys, values = map(list, cache)
+        here = partial(jax.lax.dynamic_slice_in_dim, start_index=start, slice_size=columns, axis=1)
+        column = start + jnp.arange(columns)
+        positions = batch["length"][:, None] - width + column
 
         def read(layer: int, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-            keys[layer] = jax.lax.dynamic_update_slice_in_dim(keys[layer], k, start, axis=1)
-            values[layer] = jax.lax.dynamic_update_slice_in_dim(values[layer], v, start, axis=1)
+            keys[layer], values[layer] = _put(keys[layer], k, start), _put(values[layer], v, start)
             window = config.windows[layer]
-            reach = min(capacity, window + columns)
-            first = jnp.clip(start - window, 0, capacity - reach)
-            k, v = (jax.lax.dynamic_slice_in_dim(c[layer], first, reach, axis=1) for c in (keys, values))
-            distance = (start + jnp.arange(columns))[:, None] - (first + jnp.arange(reach))
-            return _attend(q, k, v, ((distance >= 0) & (distance <= window))[None, None])
+            reach = min(width, window + columns)
+            first = jnp.clip(start - window, 0, width - reach)
+            near = partial(jax.lax.dynamic_slice_in_dim, start_index=first, slice_size=reach, axis=1)
+            other = first + jnp.arange(reach)
+            distance = column[:, None] - other
+            mask = (distance >= 0) & (distance <= window) & (other >= width - kept[:, None])[:, None]
+            return _attend(q, near(keys[layer]), near(values[layer]), mask)
 
-        here = partial(jax.lax.dynamic_slice_in_dim, start_index=start, slice_size=columns, axis=1)
-        _forward(gpt, here(prefix), here(previous), (start + jnp.arange(columns))[None], compute, read)
+        _forward(gpt, here(prefix), here(previous), positions, compute, read)
         return keys, values
 
+    empty = jnp.zeros((rows, room, config.n_kv_head, config.head_dim), compute.compute_dtype)
     layers = range(config.n_layer)
-    chunks = (jnp.max(length) + columns - 1) // columns
     return jax.lax.fori_loop(0, chunks, chunk, ([empty for _ in layers], [empty for _ in layers]))
 
 
+def _read_branches(gpt: GPT, batch: Arrays, cache: Cache, compute: Compute) -> jax.Array:
+    """The branches' stream after the last norm [R, S, n_embd]; `cache` holds the prefixes."""
+    config, (rows, width) = gpt.config, batch["tokens"].shape
+    columns = math.gcd(width, BRANCH_COLUMNS)
+    behind = batch["prefix"].shape[1]
+    reaches = {window: min(behind, window) for window in config.windows}  # columns of the prefix that are in sight
+
+    def chunk(number: jax.Array, carry: tuple[jax.Array, Cache]) -> tuple[jax.Array, Cache]:
+        start = number * columns
+        stream, (keys, values) = carry[0], map(list, carry[1])
+        here = partial(jax.lax.dynamic_slice_in_dim, start_index=start, slice_size=columns, axis=1)
+        positions, branch = here(batch["positions"]), here(batch["branch"])
+        masks = {window: visible(batch, positions, branch, window, reach) for window, reach in reaches.items()}
+
+        def read(layer: int, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
+            at, window = behind + start, config.windows[layer]
+            keys[layer], values[layer] = _put(keys[layer], k, at), _put(values[layer], v, at)
+            near = slice(behind - reaches[window], None)
+            return _attend(q, keys[layer][:, near], values[layer][:, near], masks[window])
+
+        found = _forward(gpt, here(batch["tokens"]), here(batch["previous"]), positions, compute, read)
+        return _put(stream, found, start), (keys, values)
+
+    empty = jnp.zeros((rows, width, config.n_embd), compute.compute_dtype)
+    chunks = -(-jnp.max(jnp.sum(batch["branch"] >= 0, axis=1)) // columns)
+    return jax.lax.fori_loop(0, chunks, chunk, (empty, cache))[0]
+
+
+def visible(batch: Arrays, position: jax.Array, branch: jax.Array, window: int, reach: int) -> jax.Array:
+    """Which keys a branch token of this position and branch [R, columns] sees: bool [R, columns, reach + S].
+
+    Keys are the last `reach` columns of the prefix, then the branches. It sees itself, earlier tokens of its own
+    branch, and the row's prefix; none more than `window` tokens before it.
+    """
+    back = jnp.arange(-reach, 0)  # column of the prefix, counted from its right end
+    on_prefix = (back >= -batch["kept"][:, None])[:, None]
+    on_prefix = on_prefix & (position[:, :, None] - (batch["length"][:, None] + back)[:, None] <= window)
+    distance = position[:, :, None] - batch["positions"][:, None]
+    on_branch = (branch[:, :, None] == batch["branch"][:, None]) & (distance >= 0) & (distance <= window)
+    return jnp.concatenate([on_prefix, on_branch], axis=2)
+
+
+def _put(array: jax.Array, part: jax.Array, column: jax.Array) -> jax.Array:
+    return jax.lax.dynamic_update_slice_in_dim(array, part, column, axis=1)
+
+
 def _attend(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
-    return jax.nn.dot_product_attention(q, k, v, mask=mask, implementation="xla")
+    """Attention of q [R, columns, n_head, head_dim] over k, v [R, keys, …]; mask bool [R or 1, columns, keys]."""
+    return jax.nn.dot_product_attention(q, k, v, mask=mask[:, None], implementation="xla")
 
 
 def _losses(params: Params, stream: jax.Array, targets: jax.Array, config: GPTConfig) -> tuple[jax.Array, jax.Array]:
@@ -160,12 +198,9 @@ def _losses(params: Params, stream: jax.Array, targets: jax.Array, config: GPTCo
         better = (z > aimed) | ((z == aimed) & (jnp.arange(z.shape[2]) < aim[..., None]))
         loss = jax.nn.logsumexp(z, axis=2) - aimed[..., 0]
         new = jnp.where(aim >= 0, loss, 0.0), ~jnp.any(better, axis=2) & (aim >= 0)
-        losses, hits = (
-            jax.lax.dynamic_update_slice_in_dim(old, part, at, axis=1) for old, part in zip(found, new, strict=True)
-        )
-        return losses, hits
+        return _put(found[0], new[0], at), _put(found[1], new[1], at)
 
-    chunks = (jnp.max(jnp.sum(scored, axis=1)) + columns - 1) // columns
+    chunks = -(-jnp.max(jnp.sum(scored, axis=1)) // columns)
     empty = jnp.zeros((rows, width), jnp.float32), jnp.zeros((rows, width), bool)
     losses, hits = jax.lax.fori_loop(0, chunks, chunk, empty)
     place = jnp.maximum(jnp.cumsum(scored, axis=1) - 1, 0)

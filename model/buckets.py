@@ -2,9 +2,9 @@
 
 The options of a question share everything up to where they differ, often a thousand few-shot tokens. A `Row` holds that
 prefix once and the options behind it as *branches*, one after the other; `model.branches` computes the prefix once
-and lets each branch see the prefix and itself only. Rows of similar length go into one `Batch`, whose widths come from
-a ladder of few rungs, so that a whole evaluation compiles about five programs however many lengths it meets. That the
-rungs are far apart costs little, since `model.branches` stops at the longest prefix of the batch.
+and lets each branch see the prefix and itself only. Rows of similar length go into one `Batch` of one of very few
+shapes, so that a whole evaluation compiles about three programs however many lengths it meets. That shapes are far
+apart costs room and no time, since `model.branches` stops where the longest row of the batch ends.
 
 Pure NumPy: what is planned here depends on the lengths alone, and each row's result on nothing but the row.
 """
@@ -18,8 +18,8 @@ import numpy as np
 
 from model.score import Question, common_prefix
 
-PREFIX_FLOOR = 512  # least room for a prefix, tokens
-BRANCH_FLOOR = 64  # least room for branches, tokens
+PREFIX_ROOM = 512  # tokens of the smallest shape; each next one has four times as many
+BRANCH_SHARE = 4  # room for branches: one part in so many of the prefix's
 
 
 @dataclass(frozen=True)
@@ -28,7 +28,8 @@ class Row:
     question, its ids after the prefix, and the position in those ids of the first scored token (≥ 1)."""
 
     question: int  # position in the list that was planned
-    prefix: tuple[int, ...]
+    prefix: tuple[int, ...]  # its last tokens, as far back as any of them can matter
+    length: int  # of the whole prefix, and so the position of an option's first token
     options: tuple[tuple[int, tuple[int, ...], int], ...]
 
     @property
@@ -41,13 +42,15 @@ class Row:
 class Batch:
     """Host arrays of one call, all int32. R rows, P prefix tokens, S branch tokens, padding included.
 
-    prefix [R, P] and prefix_length [R]; for the branches, each [R, S]: tokens, the token before each one (`previous`),
-    its position in its sequence, the number of its branch in the row (−1: padding), and the target (−1: not scored).
-    `rows` says what the rows are: the batch may end in rows of padding alone.
+    prefix [R, P] has its tokens at the right end, `kept` [R] of them out of `length` [R] that the prefix has. For the
+    branches, each [R, S]: tokens, the token before each one (`previous`), its position in its sequence, the number of
+    its branch in the row (−1: padding), and the target (−1: not scored). `rows` says what the rows are: the batch may
+    end in rows of padding alone.
     """
 
     prefix: np.ndarray
-    prefix_length: np.ndarray
+    kept: np.ndarray
+    length: np.ndarray
     tokens: np.ndarray
     previous: np.ndarray
     positions: np.ndarray
@@ -69,49 +72,50 @@ class Batch:
                 at += len(ids) - 1
 
 
-def rows_of(number: int, question: Question) -> list[Row]:
+def rows_of(number: int, question: Question, reach: int) -> list[Row]:
     """The rows of a question: one if its options share a prefix, else one for each option (after truncation, say).
 
-    The prefix ends before the token in front of the first scored one, whose output is what predicts it.
+    The prefix ends before the token in front of the first scored one, whose output is what predicts it. reach: how many
+    tokens before it a token can depend on, through all layers.
     """
-    scored = [k for k in range(len(question.options)) if question.ends[k] - question.starts[k] > 0]
+    scored = [k for k in range(len(question.options)) if question.ends[k] > question.starts[k]]
     if not scored:
         return []
     shared = min(common_prefix(question.options), min(question.starts[k] for k in scored) - 1)
-    if shared > 0 or len(scored) == 1:
-        return [_row(number, question, scored, shared)]
-    return [_row(number, question, [k], question.starts[k] - 1) for k in scored]
+    groups = [(shared, scored)] if shared > 0 else [(question.starts[k] - 1, [k]) for k in scored]
+    return [
+        Row(
+            number,
+            question.options[options[0]][max(0, length - reach) : length],
+            length,
+            tuple((k, question.options[k][length:], question.starts[k] - length) for k in options),
+        )
+        for length, options in groups
+    ]
 
 
-def _row(number: int, question: Question, options: Sequence[int], shared: int) -> Row:
-    return Row(
-        number,
-        question.options[options[0]][:shared],
-        tuple((k, question.options[k][shared:], question.starts[k] - shared) for k in options),
-    )
+def room(row: Row) -> tuple[int, int]:
+    """(P, S) of the smallest shape that holds the row."""
+    width = PREFIX_ROOM
+    while width < len(row.prefix) or width // BRANCH_SHARE < row.branch_tokens:
+        width *= 4
+    return width, width // BRANCH_SHARE
 
 
-def rung(length: int, floor: int) -> int:
-    """The smallest of floor, 4 · floor, 16 · floor, … that holds `length`."""
-    while floor < length:
-        floor *= 4
-    return floor
+def plan(questions: Sequence[Question], batch_tokens: int, reach: int, row_multiple: int = 1) -> Iterator[Batch]:
+    """Sort the questions into batches with room for about `batch_tokens` tokens, long ones first.
 
-
-def plan(questions: Sequence[Question], batch_tokens: int, row_multiple: int = 1) -> Iterator[Batch]:
-    """Sort the questions into batches of about `batch_tokens` tokens, long ones first (a lack of memory shows at once).
-
-    row_multiple: number of devices that a batch's rows are spread over. A last batch is filled up with empty rows
-    rather than made smaller: they cost less than one more compilation.
+    reach: as of `rows_of`. row_multiple: number of devices that a batch's rows are spread over. A last batch is filled
+    up with empty rows rather than made smaller: they cost less than one more compilation.
     """
     shapes: dict[tuple[int, int], list[Row]] = {}
     for number, question in enumerate(questions):
-        for row in rows_of(number, question):
-            widths = rung(len(row.prefix), PREFIX_FLOOR), rung(row.branch_tokens, BRANCH_FLOOR)
-            shapes.setdefault(widths, []).append(row)
+        for row in rows_of(number, question, reach):
+            shapes.setdefault(room(row), []).append(row)
     for widths, rows in sorted(shapes.items(), reverse=True):
         size = max(1, batch_tokens // (sum(widths) * row_multiple)) * row_multiple
-        rows.sort(key=lambda row: len(row.prefix), reverse=True)  # rows of a batch wait for the longest one
+        # the rows of a batch wait for its longest prefix and its longest branches
+        rows.sort(key=lambda row: (len(row.prefix) + row.branch_tokens, row.branch_tokens), reverse=True)
         for at in range(0, len(rows), size):
             yield pack(rows[at : at + size], size, *widths)
 
@@ -119,12 +123,13 @@ def plan(questions: Sequence[Question], batch_tokens: int, row_multiple: int = 1
 def pack(rows: Sequence[Row], size: int, prefix_width: int, branch_width: int) -> Batch:
     """Write `rows` into arrays of `size` rows."""
     prefix = np.zeros((size, prefix_width), np.int32)
-    length = np.zeros(size, np.int32)
+    kept, length = np.zeros(size, np.int32), np.zeros(size, np.int32)
     tokens, previous, positions = (np.zeros((size, branch_width), np.int32) for _ in range(3))
     branch, targets = (np.full((size, branch_width), -1, np.int32) for _ in range(2))
     for r, row in enumerate(rows):
-        n = length[r] = len(row.prefix)
-        prefix[r, :n] = row.prefix
+        kept[r], n = len(row.prefix), row.length
+        length[r] = n
+        prefix[r, prefix_width - len(row.prefix) :] = row.prefix
         at = 0
         for k, (_, ids, start) in enumerate(row.options):
             here = slice(at, at + len(ids) - 1)
@@ -134,4 +139,4 @@ def pack(rows: Sequence[Row], size: int, prefix_width: int, branch_width: int) -
             branch[r, here] = k
             targets[r, at + start - 1 : here.stop] = ids[start:]
             at = here.stop
-    return Batch(prefix, length, tokens, previous, positions, branch, targets, tuple(rows))
+    return Batch(prefix, kept, length, tokens, previous, positions, branch, targets, tuple(rows))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import jax
 import numpy as np
 
-from model.branches import device_arrays, score
+from model.branches import device_arrays, reach, score
 from model.buckets import Batch, plan
 from model.recipe import Compute, GPTConfig
 from model.score import Question, Task, Verdict, draw_shots, judge, make_question, render, truncate_left
@@ -87,7 +87,7 @@ class Scorer:
         """Batches with their results; the devices work on the next batch while the host reads the last one."""
         mesh = self._placement.mesh
         running: deque[tuple[Batch, jax.Array, jax.Array]] = deque()
-        for batch in plan(questions, self._batch_tokens, self._placement.row_shards):
+        for batch in plan(questions, self._batch_tokens, reach(self._config), self._placement.row_shards):
             arrays = device_arrays(batch, mesh)
             running.append((batch, *score(self._params, arrays, self._config, self._compute, mesh)))
             if len(running) > 1:
