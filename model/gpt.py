@@ -17,6 +17,7 @@ from jax.sharding import Mesh
 
 from model.attention import attend
 from model.layers import run_layers
+from model.mesh import constrain_stream
 from model.recipe import Compute, GPTConfig
 
 Params = dict[str, Any]
@@ -43,8 +44,8 @@ def logits(params: Params, hidden: jax.Array, config: GPTConfig) -> jax.Array:
 
 
 def bind(params: Params, config: GPTConfig) -> GPT:
-    """The module whose tensors are `params`."""
-    return nnx.merge(_graph(config), params)
+    """The module whose tensors are `params`, which may be NumPy's."""
+    return nnx.merge(_graph(config), jax.tree.map(jnp.asarray, params))
 
 
 @lru_cache(maxsize=64)
@@ -146,8 +147,9 @@ class Block(nnx.Module):
     ) -> jax.Array:
         """The stream [batch, seq, n_embd] with both parts' outputs added; value_rows as in Attention.qkv."""
         q, k, v = self.attn.qkv(rms_norm(x), value_rows, *rope)
-        x = x + self.attn.out(attend(q, k, v, window=window, compute=compute, mesh=mesh))
-        return x + self.mlp(rms_norm(x))
+        attended = attend(q, k, v, window=window, compute=compute, mesh=mesh)
+        x = constrain_stream(x + self.attn.out(attended), mesh)
+        return constrain_stream(x + self.mlp(rms_norm(x)), mesh)
 
 
 class GPT(nnx.Module):
@@ -191,7 +193,7 @@ class GPT(nnx.Module):
         """See `hidden`."""
         config = self.config
         rope = rotary(jnp.arange(tokens.shape[1]), config)
-        x = self.embed(tokens, compute)
+        x = constrain_stream(self.embed(tokens, compute), mesh)
         if config.recipe.architecture.smear:
             x = jnp.concatenate([x[:, :1], self.smear(x[:, 1:], x[:, :-1])], axis=1)
         return self.finish(*run_layers(self, x, tokens, rope, compute, mesh))

@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import jax
 import jax.numpy as jnp
 import optax
-from jax.sharding import Mesh, SingleDeviceSharding
+from jax.sharding import Mesh, NamedSharding, PartitionSpec, SingleDeviceSharding
 
 from model.checksum import row_checksums
 from model.gpt import Params, init
@@ -105,7 +105,12 @@ def make_train_step(config: GPTConfig, compute: Compute, training: Training, mes
         one = SingleDeviceSharding(jax.devices()[0])  # said outright: a restored state is not a new program
         return jax.jit(train_step, in_shardings=one, out_shardings=one, donate_argnums=0)
     state = state_shardings(jax.eval_shape(lambda: init_state(config, training, 0)), config, mesh)
-    return jax.jit(train_step, in_shardings=(state, rows_sharding(mesh)), out_shardings=(state, None), donate_argnums=0)
+    return jax.jit(
+        train_step,
+        in_shardings=(state, rows_sharding(mesh)),
+        out_shardings=(state, NamedSharding(mesh, PartitionSpec())),
+        donate_argnums=0,
+    )
 
 
 def inputs_and_targets(rows: jax.Array) -> tuple[jax.Array, jax.Array]:
