@@ -1,6 +1,6 @@
 """One attempt to make an artifact: lease, adopt, run, commit. The same in a child process and in a test."""
 
-import time
+import math
 from collections.abc import Callable, Mapping
 from datetime import UTC, datetime
 from typing import Any
@@ -13,7 +13,7 @@ from tasks.store.artifact import Artifact
 from tasks.store.events import Events
 from tasks.store.lease import Lease, LeaseLost
 from tasks.store.manifest import Damaged, Manifest
-from tasks.store.secrets import redact_json
+from tasks.store.secrets import redact
 from tasks.store.store import Located, Store
 from tasks.store.view import ConfigView
 from tasks.store.workspace import Workspace, clear_leftovers
@@ -50,29 +50,28 @@ def make(
             path = store.work_directory(where) / f"{lease.token:06d}"
             out = Workspace(store.root, where, lease, path, events, stop, dict(run_info or {}))
             out.adopt(stage.resumable)
-            begun = time.monotonic()
             metrics = run(ConfigView(config, stage), inputs, out)
-            _commit(
-                out,
-                Manifest(
-                    stage=stage.name,
-                    version=stage.version,
-                    key=located.key,
-                    config=keys.config_fields(stage, config),
-                    inputs={role: {"stage": made.stage, "key": made.key} for role, made in sorted(inputs.items())},
-                    files={},
-                    metrics=redact_json(metrics),
-                    wall_seconds=round(time.monotonic() - begun, 3),
-                    attempts=lease.token,
-                    finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
-                    strict_code=located.strict,
-                    commit=provenance.commit(),
-                    packages=provenance.packages(),
-                    device=provenance.device(config.hardware),
-                    run_info=redact_json(out.run_info),
-                    **_code(stage_name),
-                ),
+            code = sources.cached_closure(stages.module_name(stage_name))
+            manifest = Manifest(
+                stage=stage.name,
+                version=stage.version,
+                key=located.key,
+                config=keys.config_fields(stage, config),
+                inputs={role: {"stage": source.stage, "key": source.key} for role, source in sorted(inputs.items())},
+                files={},
+                metrics=_plain(metrics, "metrics", events),
+                wall_seconds=round(lease.held(), 3),
+                attempts=lease.token,
+                finished_at=datetime.now(UTC).isoformat(timespec="seconds"),
+                source=sources.combined(code),
+                sources=dict(code),
+                strict_code=located.strict,
+                commit=provenance.commit(),
+                packages=provenance.packages(),
+                device=provenance.device(config.hardware),
+                run_info=_plain(out.run_info, "run_info", events),
             )
+            _commit(out, manifest)
             out.tidy()
             made = store.artifact(stage.name, located.key)
         finished = True
@@ -102,6 +101,18 @@ def _commit(out: Workspace, manifest: Manifest) -> None:
         raise LeaseLost(f"{manifest.stage}/{manifest.key} was finished by another owner.") from error
 
 
-def _code(stage_name: str) -> dict[str, Any]:
-    files = dict(sources.cached_closure(stages.module_name(stage_name)))
-    return {"source": sources.combined(files), "sources": files}
+def _plain(value: Any, where: str, events: Events) -> Any:
+    """`value` as JSON without secrets. A number that is not finite becomes null, and the log says so.
+
+    Lenient on purpose: this comes after the work, which a stray NaN or NumPy scalar must not throw away.
+    """
+    if hasattr(value, "tolist"):  # of NumPy or JAX
+        value = value.tolist()
+    if isinstance(value, float) and not math.isfinite(value):
+        events.log(f"{where} is {value}; the manifest holds null instead")
+        return None
+    if isinstance(value, Mapping):
+        return {str(name): _plain(item, f"{where}.{name}", events) for name, item in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(item, f"{where}[{index}]", events) for index, item in enumerate(value)]
+    return redact(value) if isinstance(value, str) else value

@@ -78,7 +78,7 @@ class Lease:
         self.token = 0  # fencing token; 0: not held
         self.lost = False
         self._beats = 0
-        self._confirmed = 0.0
+        self._acquired = self._confirmed = 0.0
         self._lock = threading.Lock()
         self._ended = threading.Event()
         self._thread: threading.Thread | None = None
@@ -149,6 +149,14 @@ class Lease:
         self._thread = threading.Thread(target=beats, name="lease", daemon=True)
         self._thread.start()
 
+    def held(self) -> float:
+        """Seconds that the key has been held so far, by earlier owners too, as far as their last heartbeats tell."""
+        earlier = 0.0
+        for name in self.root.find(self.prefix):
+            if name.isdigit() and int(name) < self.token:
+                earlier += _parse(self.root.read(f"{self.prefix}/{name}"))["held"]
+        return earlier + self.clock.now() - self._acquired
+
     def release(self, *, remove: bool = False) -> None:
         """Give the lease back: the heartbeat is stopped and joined first (KNOWN_FAILURES B25).
 
@@ -168,7 +176,7 @@ class Lease:
         self.token = 0
 
     def _take(self, token: int) -> bool:
-        self.token = token
+        self.token, self._acquired = token, self.clock.now()
         try:
             self.root.create(self._name(token), self._content())
         except FileExistsError:
@@ -200,6 +208,7 @@ class Lease:
             {
                 "owner": self.owner,
                 "beat": self._beats,
+                "held": round(self.clock.now() - self._acquired, 3),
                 "released": released,
                 "seconds": self.seconds,
                 "host": socket.gethostname(),
@@ -215,7 +224,7 @@ class Lease:
 
 def _parse(content: bytes) -> dict[str, Any]:
     """The holder that a lease names; an unreadable one names nobody, and ends like one whose owner died."""
-    unknown = {"owner": "", "released": False, "seconds": 0.0, "host": "unknown", "pid": 0}
+    unknown = {"owner": "", "released": False, "seconds": 0.0, "held": 0.0, "host": "unknown", "pid": 0}
     try:
         return {**unknown, **json.loads(content)}
     except (ValueError, TypeError):

@@ -36,7 +36,7 @@ class Manifest:
     inputs: dict[str, dict[str, str]]  # role → {"stage", "key"}
     files: dict[str, FileEntry]  # name → entry
     metrics: dict[str, Any] = field(default_factory=dict)
-    wall_seconds: float = 0.0  # of the attempt that finished; what earlier attempts spent is in `attempts`
+    wall_seconds: float = 0.0  # of all attempts
     attempts: int = 1
     finished_at: str = ""  # UTC, ISO 8601
     owner: str = ""  # of the lease under which it was written

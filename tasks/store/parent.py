@@ -185,7 +185,10 @@ class Child:
         if not line.strip():
             return
         if stream == "events":
-            event = json.loads(line)
+            try:
+                event = json.loads(line)
+            except ValueError:  # cut off by the end of the process
+                return
             if event["kind"] in ("done", "stopped", "refused", "failed"):
                 self.last = event
         else:

@@ -8,6 +8,7 @@ fenced off can at worst leave a file behind that nobody refers to.
 
 import json
 import shutil
+from contextlib import suppress
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any
@@ -48,6 +49,7 @@ class Workspace:
         self._stamps: dict[str, tuple[int, int, int]] = {}
         self._rewrites = 0
         self.directories = Directories(root, where, lease, path, self._donors)
+        shutil.rmtree(path, ignore_errors=True)  # of a key that was removed, and its tokens with it
         path.mkdir(parents=True)
 
     def progress(self, **fields: Any) -> None:
@@ -103,18 +105,10 @@ class Workspace:
         """
         kept: set[str] = set()
         if resumable:
-            for entry_name, entry in self._leftover_entries().items():
-                target = self.path / entry_name
-                self._bring(entry, target)
-                if target.is_file() and target.stat().st_size == entry.size and sha256_file(target) == entry.sha256:
-                    self._published[entry_name] = entry
-                    self._stamps[entry_name] = _stamp(target)
-                    kept.add(entry.path)
-                else:
-                    target.unlink(missing_ok=True)
-                    self.log(f"{entry_name} of an earlier attempt is damaged; it is made again")
-            for mirrored in self.remote_directories():
-                kept.add(mirrored.location)
+            entries = self._leftover_entries()
+            parallel(lambda name: self._adopt_file(name, entries[name]), list(entries))
+            kept.update(entry.path for entry in self._published.values())
+            kept.update(mirrored.location for mirrored in self.remote_directories())
             kept.update(self.directories.unusable("checkpoints"))
         self._clear(kept)
         useful = self._donors() if resumable else []
@@ -172,11 +166,16 @@ class Workspace:
                 continue
         return found
 
-    def _bring(self, entry: FileEntry, target: Path) -> None:
-        try:
+    def _adopt_file(self, name: str, entry: FileEntry) -> None:
+        """Bring a file of an earlier attempt to its place here, if its bytes are right."""
+        target = self.path / name
+        with suppress(FileNotFoundError):
             self._root.fetch(f"{self._where}/{entry.path}", target)
-        except FileNotFoundError:
-            return
+            if target.stat().st_size == entry.size and sha256_file(target) == entry.sha256:
+                self._published[name], self._stamps[name] = entry, _stamp(target)
+                return
+        target.unlink(missing_ok=True)
+        self.log(f"{name} of an earlier attempt is damaged; it is made again")
 
     def _clear(self, kept: set[str]) -> None:
         """Delete what earlier attempts stored, except `kept` paths and folders, leases and what newer tokens own."""

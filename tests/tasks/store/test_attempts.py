@@ -214,6 +214,26 @@ def test_secrets_reach_neither_manifest_nor_log(store, config, monkeypatch):
     assert b"hf_abc" not in store.root.read(f"{made.where}/manifest.json")
 
 
+def test_metrics_that_json_cannot_hold_do_not_cost_the_work(store, config, monkeypatch):
+    import numpy as np
+
+    from tests.tasks.store import toy
+
+    monkeypatch.setattr(
+        toy, "run", lambda c, i, out: {"loss": np.float32("nan"), "n": np.int64(3), "ids": np.arange(2)}
+    )
+    told = []
+    made = run_inline(TOY, config(), {}, store, on_event=told.append)
+    assert made.manifest.metrics == {"loss": None, "n": 3, "ids": [0, 1]}
+    assert told == [{"kind": "log", "message": "metrics.loss is nan; the manifest holds null instead"}]
+
+
+def test_an_artifact_removed_by_hand_in_mid_work_is_made_from_nothing(store, config):
+    interrupted(store, config(), [])
+    store.root.delete(list(store.root.find("")))
+    assert run_inline(TOY, config(), {}, store).manifest.attempts == 1
+
+
 def test_leftovers_of_a_kill_after_the_manifest_are_swept_up_by_the_next_run(store, config):
     made = run_inline(TOY, config(), {}, store)
     store.root.write(f"{made.where}/checkpoints/7~1.1/data/x", b"junk")
