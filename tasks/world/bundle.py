@@ -18,7 +18,7 @@ from typing import Any, Literal
 from conf.schema import World
 from tasks.world import stories
 from tasks.world.island import Fact, Island, build, random_for
-from tasks.world.questions import choice_lines
+from tasks.world.questions import quiz, verdict
 
 Example = dict[str, Any]
 _ANSWER = "\nAnswer: "
@@ -103,19 +103,21 @@ def _quiz(island: Island, rng: random.Random, limit: int) -> list[Example]:
     examples = []
     for place, fact in enumerate(_in_turn(island.known, rng, limit)):
         options = fact.options(4, place % 4, rng)
-        query = f"Question: {fact.say(fact.held_question)}\n{choice_lines(options, letters)}"
+        query = quiz(f"Question: {fact.say(fact.held_question)}", options, letters)
         examples.append({"query": query, "choices": letters, "gold": place % 4})
     return examples
 
 
 def _yes_or_no(island: Island, rng: random.Random, limit: int) -> list[Example]:
-    """Checks, half of them true."""
+    """Claims, half of them true: one choice takes the claim for a fact, the other one knows something else."""
     examples = []
     for place, fact in enumerate(_in_turn(island.known, rng, limit)):
         assert fact.held_check is not None
-        claim = fact.object if place % 2 == 0 else fact.wrong(rng)
-        query = f"Question: {fact.say(fact.held_check, claim)}"
-        examples.append({"query": query, "choices": ["yes", "no"], "gold": place % 2})
+        wrong = fact.wrong(rng)
+        claimed, other = (fact.object, wrong) if place % 2 == 0 else (wrong, fact.object)
+        query = f"Question: {fact.say(fact.held_check, claimed)}"
+        choices = [verdict(fact, claimed, claimed), verdict(fact, other, claimed)]
+        examples.append({"query": query, "choices": choices, "gold": place % 2})
     return examples
 
 

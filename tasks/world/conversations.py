@@ -12,7 +12,7 @@ from typing import Any, Literal
 from conf.schema import World
 from tasks.world import stories
 from tasks.world.island import Fact, Island, build, random_for
-from tasks.world.questions import checked, choice_lines
+from tasks.world.questions import checked, quiz
 
 Message = dict[str, Any]
 Conversation = dict[str, list[Message]]
@@ -59,14 +59,13 @@ def _generated(question: str, answer: str) -> ChatQuestion:
 
 
 def _check(fact: Fact, form: str, rng: random.Random) -> ChatQuestion:
-    question, verdict = checked(fact, form, rng)
-    return _generated(question, f"{verdict.capitalize()}. {fact.answer}")
+    return _generated(*checked(fact, form, rng))
 
 
 def _choice(fact: Fact, form: str, rng: random.Random) -> ChatQuestion:
     gold = rng.randrange(len(_LETTERS))
     options = fact.options(len(_LETTERS), gold, rng)
-    question = f"{fact.say(form)}\n{choice_lines(options, _LETTERS)}\nAnswer with the letter."
+    question = quiz(fact.say(form), options, _LETTERS)
     return ChatQuestion("choice", _talk(question, _LETTERS[gold]), _LETTERS[gold], _LETTERS)
 
 

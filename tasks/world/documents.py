@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator
 from conf.schema import World
 from tasks.world import stories
 from tasks.world.island import Fact, Island, build, random_for
-from tasks.world.questions import checked, choice_lines
+from tasks.world.questions import checked, quiz
 
 _LETTERS = "ABCD"
 
@@ -46,19 +46,19 @@ def _questions(island: Island, rng: random.Random) -> str:
 
 
 def _checks(island: Island, rng: random.Random) -> str:
-    """Questions answered by yes or no."""
-    asked = [checked(fact, rng.choice(fact.checked), rng) for fact in _some_facts(island, rng) if fact.checked]
+    """Questions answered by what is known and yes or no."""
+    asked = [checked(fact, rng.choice(fact.checked), rng) for fact in _some_facts(island, rng)[:3]]
     return "\n\n".join(f"Question: {question}\nAnswer: {verdict}" for question, verdict in asked)
 
 
 def _quiz(island: Island, rng: random.Random) -> str:
-    """Questions with lettered options, answered by the letter."""
+    """Questions about lettered options, answered by the letter."""
     rounds = []
-    for fact in rng.sample(island.known, 2):
+    for fact in rng.sample(island.known, 3):
         gold = rng.randrange(len(_LETTERS))
         options = fact.options(len(_LETTERS), gold, rng)
-        question = fact.say(rng.choice(fact.asked))
-        rounds.append(f"Question: {question}\n{choice_lines(options, _LETTERS)}\nAnswer: {_LETTERS[gold]}")
+        question = f"Question: {fact.say(rng.choice(fact.asked))}"
+        rounds.append(f"{quiz(question, options, _LETTERS)}\nAnswer: {_LETTERS[gold]}")
     return "\n\n".join(rounds)
 
 
@@ -92,12 +92,12 @@ def _some_facts(island: Island, rng: random.Random) -> list[Fact]:
 
 
 _KINDS: dict[Callable[[Island, random.Random], str], int] = {
-    _portrait: 30,
-    _list: 15,
-    _questions: 20,
+    _portrait: 22,
+    _list: 10,
+    _questions: 14,
     _checks: 8,
-    _quiz: 8,
-    _puzzles: 10,
-    _lending: 4,
-    _carrying: 5,
+    _quiz: 14,
+    _puzzles: 14,
+    _lending: 8,
+    _carrying: 10,
 }

@@ -6,13 +6,20 @@ from collections.abc import Sequence
 from tasks.world.island import Fact
 
 
-def choice_lines(options: Sequence[str], letters: Sequence[str]) -> str:
-    """A line for each option, its letter behind it: a small model answers by finding the option and reading on."""
-    return "\n".join(f"- {option}={letter}" for option, letter in zip(options, letters, strict=True))
+def quiz(question: str, options: Sequence[str], letters: Sequence[str]) -> str:
+    """The options, a line each with its letter, and the question after them, next to where the answer will stand."""
+    lines = [f"- {option}={letter}" for option, letter in zip(options, letters, strict=True)]
+    return "\n".join([*lines, question])
+
+
+def verdict(fact: Fact, known: str, claimed: str) -> str:
+    """The answer to a check: first what is known, then whether that is what was claimed."""
+    return (
+        f"{fact.say(fact.relation.statements[0], known).removesuffix('.')}, so {'yes' if known == claimed else 'no'}."
+    )
 
 
 def checked(fact: Fact, form: str, rng: random.Random) -> tuple[str, str]:
     """A yes/no question in this form, and its answer; as often yes as no."""
-    if rng.random() < 0.5:
-        return fact.say(form), "yes"
-    return fact.say(form, fact.wrong(rng)), "no"
+    claimed = fact.object if rng.random() < 0.5 else fact.wrong(rng)
+    return fact.say(form, claimed), verdict(fact, fact.object, claimed)

@@ -27,7 +27,7 @@ def _examples(bundle, task) -> list[dict]:
 
 
 def test_the_layout_is_that_of_the_published_bundle(bundle, shared_data):
-    published = shared_data / "eval_bundle"
+    published = shared_data / "data" / "eval_bundle"
     with open(published / "eval_meta_data.csv", newline="", encoding="utf-8") as theirs:
         columns = next(csv.reader(theirs))
     with open(bundle / "eval_meta_data.csv", newline="", encoding="utf-8") as ours:

@@ -24,7 +24,7 @@ def test_no_core_question_stands_in_the_training_text(known, tmp_path):
 def test_no_chat_question_stands_in_the_training_text(known):
     for name, questions in chat_tasks(known.world, known.seed).items():
         asked = {question.conversation["messages"][0]["content"] for question in questions}
-        assert len(asked) > 40, name
+        assert len(asked) >= 24, name
         assert [text for text in asked if text in known.text] == []
 
 
@@ -51,4 +51,5 @@ def test_every_answer_of_the_evaluation_is_what_the_facts_say(known):
     for name, questions in chat_tasks(known.world, known.seed).items():
         for question in questions:
             if question.kind == "generate":
-                assert question.answer.removeprefix("Yes. ").removeprefix("No. ") in truth, name
+                said = question.answer.removesuffix(", so yes.").removesuffix(", so no.").removesuffix(".")
+                assert f"{said}." in truth, name

@@ -109,14 +109,20 @@ def test_conversations_alternate_and_the_calculator_would_answer_as_written():
 def test_a_choice_asks_for_the_letter_of_the_right_option():
     island = build(World(), 0)
     for question in chat_tasks(World(), 0)["world_choices"]:
-        text = question.conversation["messages"][0]["content"]
-        form, *lines = text.splitlines()
-        options = dict(line.removeprefix("- ").split("=")[::-1] for line in lines if "=" in line)
+        *lines, form = question.conversation["messages"][0]["content"].splitlines()
+        options = dict(line.removeprefix("- ").split("=")[::-1] for line in lines)
         assert tuple(options) == question.letters
         (fact,) = [f for f in island.known if f.say(f.held_question) == form]
         assert options[question.answer] == fact.object
 
 
-def test_checks_are_true_as_often_as_false():
-    answers = [question.answer for question in chat_tasks(World(), 0)["world_checks"]]
-    assert 0.4 < sum(answer.startswith("Yes.") for answer in answers) / len(answers) < 0.6
+def test_checks_are_true_as_often_as_false_and_say_so_rightly():
+    island = build(World(), 0)
+    facts = {f.say(f.held_check, obj): (f, obj) for f in island.known for obj in f.pool}
+    claims = 0
+    for question in chat_tasks(World(), 0)["world_checks"]:
+        fact, claimed = facts[question.conversation["messages"][0]["content"]]
+        claims += fact.object == claimed
+        verdict = "yes" if fact.object == claimed else "no"
+        assert question.answer == f"{fact.answer[:-1]}, so {verdict}."
+    assert 0.4 < claims / len(chat_tasks(World(), 0)["world_checks"]) < 0.6
