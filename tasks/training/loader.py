@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import math
 import queue
+import socket
 import threading
 from collections.abc import Generator
 from dataclasses import dataclass
@@ -19,7 +20,10 @@ from pathlib import Path
 import numpy as np
 
 from tasks.stage import InputError
+from tasks.store.roots import StoreUnavailable
 from tasks.training.order import RowOrder
+
+PATIENCE_SECONDS = 600.0  # that a batch may take to be read; a disk that answers needs milliseconds
 
 
 @dataclass(frozen=True)
@@ -112,10 +116,13 @@ class Loader:
         rows, sums = self.rows.take(indices)
         return Batch(step, rows, sums, indices)
 
-    def batches(self, start: int, stop: int, depth: int = 2) -> Generator[Batch, None, None]:
+    def batches(
+        self, start: int, stop: int, depth: int = 2, patience: float = PATIENCE_SECONDS
+    ) -> Generator[Batch, None, None]:
         """Batches [start, stop), read up to `depth` ahead by a thread that ends with the iterator.
 
-        The thread decides when a batch is read, never what is in it. Its errors are raised here.
+        The thread decides when a batch is read, never what is in it. Its errors are raised here, and a batch that does
+        not come within `patience` seconds is StoreUnavailable: other hosts would wait for this one without knowing.
         """
         ready: queue.Queue[Batch | BaseException] = queue.Queue(maxsize=depth)
         leaving = threading.Event()
@@ -141,13 +148,19 @@ class Loader:
         thread.start()
         try:
             for _ in range(start, stop):
-                item = ready.get()
+                try:
+                    item = ready.get(timeout=patience)
+                except queue.Empty:
+                    raise StoreUnavailable(
+                        f"The rows of a step did not come within {patience:.0f} s on {socket.gethostname()}: its disk "
+                        "does not answer, and a job of several hosts would wait for it. Run the same command elsewhere."
+                    ) from None
                 if isinstance(item, BaseException):
                     raise item
                 yield item
         finally:
             leaving.set()
-            thread.join()
+            thread.join(1.0)
 
 
 def check_enough_rows(rows: RowSet, needed: int, allow_repeat: bool, remedy: str) -> None:

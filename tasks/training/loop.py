@@ -16,6 +16,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Any
 
+import jax
+
 from model.generate import Engine
 from model.recipe import Compute, GPTConfig
 from model.step import Training, TrainState, make_train_step
@@ -118,7 +120,7 @@ class Loop:
 
     def _check(self, batch: Batch, metrics: dict[str, Any]) -> None:
         """Believe a step, or raise; record it. Waits for the device to have finished it."""
-        plan = self._plan
+        plan, metrics = self._plan, jax.device_get(metrics)
         guard.check(batch, metrics, plan.loader.rows, self._checkpoints.last_saved)
         seconds, step = self._pace.lap(), batch.step + 1
         step_tokens = batch.rows.size - batch.sums.size  # a row is one token longer than what it trains

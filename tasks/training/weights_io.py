@@ -12,12 +12,13 @@ from typing import Any
 
 import jax
 import numpy as np
+from safetensors.numpy import load_file
 
 from model.recipe import GPTConfig
 from model.weights import flatten, unflatten
 from tasks.stage import InputError
 from tasks.store.artifact import Artifact
-from tasks.weights_files import read_tensors, write_safetensors
+from tasks.weights_files import write_safetensors
 
 WEIGHTS = "weights.safetensors"
 OPTIMIZER = "optimizer.safetensors"
@@ -39,12 +40,12 @@ def save_model(directory: Path, params: Any, opt_state: Any, config: GPTConfig) 
 def load_model(artifact: Artifact) -> tuple[dict[str, Any], GPTConfig]:
     """Parameters (NumPy, as the nested dict of `model.gpt`) and shape of the model that a stage trained."""
     config = GPTConfig.from_dict(json.loads(artifact.path(MODEL).read_text()))
-    return unflatten(read_tensors(artifact.path(WEIGHTS))), config
+    return unflatten(load_file(artifact.path(WEIGHTS))), config
 
 
 def load_into(path: Path, like: Any) -> Any:
     """A tree of the structure of `like` from a file; raises InputError unless names, shapes and dtypes are the same."""
-    tensors, wanted = read_tensors(path), flatten(like)
+    tensors, wanted = load_file(path), flatten(like)
     if different := sorted(tensors.keys() ^ wanted.keys()):
         raise InputError(f"{path} does not fit this run: {', '.join(different[:5])} is on one side only.")
     for name, leaf in wanted.items():

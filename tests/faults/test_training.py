@@ -1,7 +1,10 @@
 """Known failures of training and its checkpoints, each named after its line in the list of known failures."""
 
 import json
+import re
 import shutil
+import socket
+import threading
 
 import jax
 import jax.numpy as jnp
@@ -9,6 +12,7 @@ import numpy as np
 import pytest
 
 from tasks.stage import InputError
+from tasks.store import StoreUnavailable
 from tasks.training.loader import Loader
 from tests.tasks.training.checkpointing import Run, position, state_at
 from tests.tasks.training.test_loader import numbered
@@ -35,6 +39,14 @@ def test_b27_one_and_a_half_epochs_read_each_row_once_or_twice():
     assert sorted(seen[:20]) == list(range(20))
     assert len(set(seen[20:])) == 10
     assert not np.array_equal(seen[:10], seen[20:])  # the second epoch has an order of its own
+
+
+def test_b31_a_loader_that_hangs_is_named_instead_of_waited_for(monkeypatch):
+    wait = threading.Event()
+    monkeypatch.setattr(Loader, "batch", lambda self, step: wait.wait(60))
+    with pytest.raises(StoreUnavailable, match=f"did not come within 0 s on {re.escape(socket.gethostname())}"):
+        next(Loader(numbered(8), 0, 1, 4).batches(0, 2, patience=0.05))
+    wait.set()
 
 
 # ---- checkpoints that must not be believed: each ends with the one before it, and a message

@@ -11,6 +11,7 @@ import jax
 import pytest
 
 from conf.errors import ConfigError
+from model.step import make_train_step
 from tasks.base import plan_run
 from tasks.stage import InputError, Preempted, StopSignal
 from tasks.store import StageFailed, StagePreempted, Store, parent, run_inline, run_stage
@@ -58,6 +59,19 @@ def test_base_leaves_a_model_its_record_and_its_figures(tiny_base):
     assert all(text["prompt"].startswith("<|bos|>") for sample in samples for text in sample["texts"])
 
 
+@pytest.fixture
+def programs(monkeypatch):
+    """The training steps that are made, to count what each of them compiles."""
+    made = []
+
+    def making(*args):
+        made.append(make_train_step(*args))
+        return made[-1]
+
+    monkeypatch.setattr("tasks.training.loop.make_train_step", making)
+    return made
+
+
 MOMENTS = {
     "between checkpoints": lambda e: e.get("step") == 6,
     "at an evaluation, which is then made up for": lambda e: e.get("step") == 10 and "loss" in e,
@@ -66,7 +80,7 @@ MOMENTS = {
 }
 
 
-def test_b30_a_run_stopped_at_any_moment_ends_with_the_bits_of_one_that_was_not(inputs, tiny_base, store):
+def test_b30_a_run_stopped_at_any_moment_ends_with_the_bits_of_one_that_was_not(inputs, tiny_base, store, programs):
     told = []
     for happens in MOMENTS.values():
         stop = StopSignal()
@@ -81,6 +95,7 @@ def test_b30_a_run_stopped_at_any_moment_ends_with_the_bits_of_one_that_was_not(
     finished = run_inline("base", config(), inputs, store)
     assert finished.manifest.attempts == len(MOMENTS) + 1
     assert same_bits(finished, tiny_base)
+    assert [program._cache_size() for program in programs] == [1, 1, 1, 1, 0]  # restored or not
     stops = [int(line.split()[3].rstrip(";")) for line in told if line and line.startswith("Stopped after step")]
     assert [6 <= stops[0] <= 7, *stops[1:]] == [True, 10, 16, 24]  # a stop ends the step that runs
     assert [f"Continuing from step {step} of 24." in told for step in stops[:3]] == [True] * 3
