@@ -137,13 +137,19 @@ class Child:
 
     def kill(self) -> None:
         """End the whole process group."""
-        with suppress(ProcessLookupError):
+        with suppress(ProcessLookupError, PermissionError):
             os.killpg(self.pid, signal.SIGKILL)
 
     def wait(self) -> int:
         """Pass on events and output until the process ends; returns its status. Leaves nothing of its group behind."""
         try:
-            self._pump()
+            try:
+                self._pump()
+            except BaseException:  # the listener's; the stage still gets to save
+                self._listener = lambda event: None
+                self.stop()
+                self._pump()
+                raise
             return self._process.wait()
         finally:
             self.kill()

@@ -236,6 +236,20 @@ def test_two_runs_that_want_the_same_key_make_it_once(store, config, tmp_path):
     assert any("holds the lease of this key; waiting for it" in line for lines in told for line in lines)
 
 
+def test_a_listener_that_fails_lets_the_stage_save(store, config, tmp_path):
+    made = config(words=words(tmp_path, "wait:2"))
+
+    def listen(event):
+        if event["kind"] == "progress" and event["step"] == 3:
+            raise BrokenPipeError("nobody reads")
+
+    with pytest.raises(BrokenPipeError):
+        run_stage(TOY, made, {}, store, on_event=listen)
+    told = []
+    run_inline(TOY, made, {}, store, on_event=told.append)
+    assert "parts/2.txt kept" in [event.get("message") for event in told]
+
+
 def test_events_are_lines_of_json(store, config):
     reader, writer = os.pipe()
     from tasks.store.events import Events, to_descriptor
