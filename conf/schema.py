@@ -50,7 +50,9 @@ class World:
     val_documents: Count = 400
     conversations: Count = 6000  # for fine-tuning
     questions: Annotated[int, Field(ge=8)] = 100  # of each evaluation task at most
-    seed: Seed | None = None  # which world it is; None: the run's seed (filled in by `conf.resolve`)
+    seed: Seed | None = (
+        None  # which world it is; None: the run's seed if the corpus is the world (`conf.resolve`), else 0
+    )
 
 
 @dataclass(config=STRICT, frozen=True)
@@ -198,7 +200,7 @@ class EvalConfig:
     bundle: str  # "world", a directory, gs:// prefix, or https:// zip
     tasks: list[str] | None = None  # None: all of the bundle
     max_per_task: Count | None = None  # None: every example
-    truncation: Literal["none", "left"] = "left"  # prompts longer than the context
+    truncation: Literal["none", "left"] = "none"  # prompts longer than the context; nanochat runs them whole
     batch_tokens: Count = 65_536  # tokens scored in one call
     bootstrap_samples: Count = 1000
 

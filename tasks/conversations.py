@@ -186,8 +186,7 @@ def _records(config: "Config", item: "MixtureItem", out: "Workspace") -> Iterato
     """(place, record, format) of everything that one item of the mixture names."""
     if item.path == "world":
         world = config.data.world
-        seed = config.seed if world.seed is None else world.seed
-        for number, conversation in enumerate(tasks.world.conversations(world, seed)["train"]):
+        for number, conversation in enumerate(tasks.world.conversations(world, world.seed or 0)["train"]):
             yield f"conversation {number} of the sample world", conversation, "messages"
         return
     cache = Path(config.store.cache_dir).expanduser() / "sources"

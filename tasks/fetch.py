@@ -5,12 +5,15 @@ the size that the server announced, and gets its name only when complete, so a f
 Copies are kept under the address, size and version of the file: a changed file is another file.
 """
 
+import errno
 import glob
 import hashlib
 import os
 import re
+import threading
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,8 @@ from urllib.parse import urlsplit
 import fsspec
 import tenacity
 
-from tasks.stage import InputError, StopSignal
+from tasks.stage import InputError, Preempted, StopSignal
+from tasks.store.secrets import redact, redact_url
 
 BLOCK_BYTES = 8 * 2**20  # of one request
 AHEAD = 4  # files downloaded at a time, and ahead of the one that is read
@@ -57,16 +61,25 @@ def fetched(
 ) -> Iterator[tuple[str, Path]]:
     """(path, local file) in order; remote files are downloaded by a few threads, some ahead of the reader.
 
-    `on_bytes` is called with the number of bytes that each block brought, from those threads.
+    `on_bytes` is called with the number of bytes that each block brought, from those threads. They end soon after
+    the iterator does.
     """
+    left = threading.Event()
+
+    def arrived(count: int) -> None:
+        if left.is_set():
+            raise Preempted("nobody reads any more")
+        on_bytes(count)
+
     with ThreadPoolExecutor(AHEAD, thread_name_prefix="fetch") as pool:
         waiting: list[Future[Path]] = []
         try:
             for index, path in enumerate(paths):
-                while len(waiting) < len(paths) and len(waiting) < index + AHEAD:
-                    waiting.append(pool.submit(fetch, paths[len(waiting)], directory, stop, on_bytes))
+                for ahead in paths[len(waiting) : index + AHEAD]:
+                    waiting.append(pool.submit(fetch, ahead, directory, stop, arrived))
                 yield path, waiting[index].result()
         finally:
+            left.set()
             pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -78,12 +91,6 @@ def fetch(path: str, directory: Path, stop: StopSignal, on_bytes: Callable[[int]
     """
     if not is_remote(path):
         return Path(path).expanduser()
-    remote = _Remote(path)
-    target = directory / f"{remote.identity}-{suffixes(path)}"
-    if target.exists() and remote.size in (None, target.stat().st_size):
-        return target
-    directory.mkdir(parents=True, exist_ok=True)
-    part = target.with_name(target.name + ".part")
     attempts = tenacity.Retrying(
         retry=tenacity.retry_if_exception_type(_Incomplete),
         stop=tenacity.stop_after_attempt(ATTEMPTS),
@@ -92,11 +99,17 @@ def fetch(path: str, directory: Path, stop: StopSignal, on_bytes: Callable[[int]
         reraise=True,
     )
     try:
+        remote = attempts(_Remote, path)
+        target = directory / f"{remote.identity}-{suffixes(path)}"
+        if target.exists() and remote.size in (None, target.stat().st_size):
+            return target
+        directory.mkdir(parents=True, exist_ok=True)
+        part = target.with_name(target.name + ".part")
         attempts(remote.download, part, stop, on_bytes)
     except _Incomplete as error:
         raise InputError(
-            f"{path} did not arrive in {ATTEMPTS} attempts ({error}): check the connection and run again; "
-            f"it continues from {part.stat().st_size if part.exists() else 0:,} bytes."
+            f"{redact_url(path)} did not arrive in {ATTEMPTS} attempts ({error}): check the connection and your "
+            "credentials and run again; it continues with what has arrived."
         ) from error
     os.replace(part, target)
     return target
@@ -111,11 +124,9 @@ class _Remote:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        try:
+        with _translated(url):
             self.fs, self.path = _filesystem(url)
             info: dict[str, Any] = self.fs.info(self.path)
-        except Exception as error:
-            raise unreachable(url, error) from error
         self.size: int | None = info.get("size")
         version = [str(info[name]) for name in _VERSION_FIELDS if info.get(name)]
         words = "\n".join([url, str(self.size), *version])
@@ -124,20 +135,19 @@ class _Remote:
     def download(self, part: Path, stop: StopSignal, on_bytes: Callable[[int], None]) -> None:
         """Completes `part`, continuing after what it holds; raises _Incomplete for anything that may pass."""
         stop.check()
-        try:
-            with self.fs.open(self.path, "rb", block_size=BLOCK_BYTES) as source, part.open("ab") as sink:
-                try:
-                    source.seek(sink.tell())
-                except (ValueError, OSError):  # a server without ranges: from the start
-                    sink.truncate(0)
-                while block := source.read(BLOCK_BYTES):
-                    sink.write(block)
-                    on_bytes(len(block))
-                    stop.check()
-        except (OSError, ValueError, TimeoutError, _transport_errors()) as error:
-            if isinstance(error, FileNotFoundError | PermissionError):
-                raise unreachable(self.url, error) from error
-            raise _Incomplete(f"{type(error).__name__}: {error}") from error
+        with (
+            _translated(self.url),
+            self.fs.open(self.path, "rb", block_size=BLOCK_BYTES) as source,
+            part.open("ab") as sink,
+        ):
+            try:
+                source.seek(sink.tell())
+            except (ValueError, OSError):  # a server without ranges: from the start
+                sink.truncate(0)
+            while block := source.read(BLOCK_BYTES):
+                sink.write(block)
+                on_bytes(len(block))
+                stop.check()
         arrived = part.stat().st_size
         if self.size is not None and arrived != self.size:
             if arrived > self.size:
@@ -145,22 +155,37 @@ class _Remote:
             raise _Incomplete(f"{arrived:,} of {self.size:,} bytes")
 
 
+@contextmanager
+def _translated(url: str) -> Iterator[None]:
+    """What will not pass by itself becomes InputError, the rest _Incomplete; the libraries behind fsspec each have
+    exceptions of their own for a broken connection."""
+    try:
+        yield
+    except (Preempted, InputError):
+        raise
+    except FileNotFoundError as error:
+        raise InputError(f"{redact_url(url)} does not exist: correct the address.") from error
+    except (PermissionError, ImportError) as error:
+        raise _unreadable(url, error) from error
+    except OSError as error:
+        if error.errno == errno.ENOSPC:
+            raise InputError(f"The disk is full: {redact_url(url)} needs room in store.cache_dir.") from error
+        raise _Incomplete(_reason(error)) from error
+    except Exception as error:
+        raise _Incomplete(_reason(error)) from error
+
+
+def _unreadable(url: str, error: BaseException) -> InputError:
+    return InputError(f"{redact_url(url)} cannot be read ({_reason(error)}): check the address and your credentials.")
+
+
+def _reason(error: BaseException) -> str:
+    lines = str(error).strip().splitlines()
+    return redact(lines[0].rstrip(".")) if lines else type(error).__name__
+
+
 def _sleep(stop: StopSignal, seconds: float) -> None:
     stop.wait(seconds)
-
-
-def unreachable(url: str, error: BaseException) -> InputError:
-    """The one sentence for a remote file that cannot be read."""
-    if isinstance(error, FileNotFoundError):
-        return InputError(f"{url} does not exist: correct the address.")
-    reason = str(error).strip().splitlines()[0] if str(error).strip() else type(error).__name__
-    return InputError(f"{url} cannot be read ({reason}): check the address, the connection and your credentials.")
-
-
-def _transport_errors() -> type[Exception]:
-    import aiohttp  # only a remote file needs it, and it takes a third of a second
-
-    return aiohttp.ClientError
 
 
 def _filesystem(url: str) -> tuple[Any, str]:
@@ -168,6 +193,8 @@ def _filesystem(url: str) -> tuple[Any, str]:
         from tasks.store.gcs import filesystem
 
         return filesystem(), url.removeprefix("gs://")
+    if urlsplit(url).scheme not in fsspec.available_protocols():
+        raise InputError(f"{redact_url(url)}: nothing here reads {urlsplit(url).scheme}:// addresses.")
     return fsspec.core.url_to_fs(url)
 
 
@@ -175,10 +202,11 @@ def _remote_matches(pattern: str, field: str) -> list[str]:
     if pattern.startswith(("http://", "https://")) or not _MAGIC.search(pattern):
         return [pattern]  # `?` starts the query of a web address, and a web server lists nothing
     try:
-        fs, path = _filesystem(pattern)
-        names = sorted(fs.glob(path))
-    except Exception as error:
-        raise unreachable(pattern, error) from error
+        with _translated(pattern):
+            fs, path = _filesystem(pattern)
+            names = sorted(fs.glob(path))
+    except _Incomplete as error:
+        raise _unreadable(pattern, error) from error
     if not names:
         raise InputError(f"{field}: {pattern} matches no file.")
     return [fs.unstrip_protocol(name) for name in names]

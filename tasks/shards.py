@@ -57,20 +57,21 @@ class Job:
 def run(config: "Config", inputs: Mapping[str, "Artifact"], out: "Workspace") -> dict[str, Any]:
     """Fills `out` with the shards of both splits and shards.json; returns utilisation, crop share and token counts."""
     tokenizer = tokenizers.load(inputs["tokenizer"].path())
-    jobs = list(_jobs(config, inputs, out.path))
+    names = [name.removesuffix(".parquet") for split in SPLITS for name in shard_names(inputs["corpus"], split)]
     finished = out.finished()
-    todo = [job for job in jobs if f"{job.name}.json" not in finished]
-    if len(todo) < len(jobs):
-        out.log(f"{len(jobs) - len(todo)} of {len(jobs)} shards are there from an earlier attempt")
+    todo = [name for name in names if f"{name}.json" not in finished]
+    if len(todo) < len(names):
+        out.log(f"{len(names) - len(todo)} of {len(names)} shards are there from an earlier attempt")
     processes = min(config.shards.workers or cores(), len(todo), _text_bytes(inputs["corpus"]) // SHARD_BYTES)
+    jobs = (_job(name, config, inputs, out.path) for name in todo)
     started, tokens = time.monotonic(), 0
-    for done, (name, stats) in enumerate(run_jobs(pack_shard, todo, processes, out.stop), len(jobs) - len(todo) + 1):
+    for done, (name, stats) in enumerate(run_jobs(pack_shard, jobs, processes, out.stop), len(names) - len(todo) + 1):
         for suffix in (".rows.npy", ".sums.npy", ".json"):  # the last one says that the shard is whole
             out.publish(name + suffix)
         tokens += stats.tokens
         rate = tokens / max(time.monotonic() - started, 1e-9)
-        out.progress(step=done, total=len(jobs), unit="shards", tokens_per_s=rate)
-    return _finish(out, jobs, config.scale.seq_len, tokenizer.vocab_size)
+        out.progress(step=done, total=len(names), unit="shards", tokens_per_s=rate)
+    return _finish(out, names, config.scale.seq_len, tokenizer.vocab_size)
 
 
 def pack_shard(job: Job, should_stop: ShouldStop) -> tuple[str, PackStats]:
@@ -111,30 +112,29 @@ def _text_bytes(corpus: "Artifact") -> int:
     return sum(index["splits"][split]["bytes"] for split in SPLITS)
 
 
-def _jobs(config: "Config", inputs: Mapping[str, "Artifact"], directory: Path) -> Iterator[Job]:
-    for split in SPLITS:
-        for name in shard_names(inputs["corpus"], split):
-            yield Job(
-                name.removesuffix(".parquet"),
-                inputs["corpus"].path(name),
-                inputs["tokenizer"].path("tokenizer.json"),
-                directory,
-                config.scale.seq_len,
-                config.shards.buffer_docs,
-                config.shards.long_documents,
-            )
+def _job(name: str, config: "Config", inputs: Mapping[str, "Artifact"], directory: Path) -> Job:
+    """The job of one shard; the shard is fetched here if it lies in a bucket."""
+    return Job(
+        name,
+        inputs["corpus"].path(f"{name}.parquet"),
+        inputs["tokenizer"].path("tokenizer.json"),
+        directory,
+        config.scale.seq_len,
+        config.shards.buffer_docs,
+        config.shards.long_documents,
+    )
 
 
-def _finish(out: "Workspace", jobs: list[Job], seq_len: int, vocab_size: int) -> dict[str, Any]:
+def _finish(out: "Workspace", names: list[str], seq_len: int, vocab_size: int) -> dict[str, Any]:
     """Writes shards.json from what every shard says of itself, those of earlier attempts included."""
     index: dict[str, Any] = {"seq_len": seq_len, "vocab_size": vocab_size}
     metrics: dict[str, Any] = {}
     for split in SPLITS:
         total, entries = PackStats(), []
-        for job in jobs:
-            if job.name.startswith(f"{split}_"):
-                stats = PackStats(**json.loads((out.path / f"{job.name}.json").read_text()))
-                entries.append({"name": job.name, "rows": stats.rows})
+        for name in names:
+            if name.startswith(f"{split}_"):
+                stats = PackStats(**json.loads((out.path / f"{name}.json").read_text()))
+                entries.append({"name": name, "rows": stats.rows})
                 total.add(stats)
         if not total.rows:
             raise InputError(

@@ -171,7 +171,8 @@ def run(config: "Config", inputs: Mapping[str, "Artifact"], out: "Workspace") ->
     """Fills `out` with tokenizer.json, token_bytes.npy and report.json; returns the headline of the report."""
     settings = config.tokenizer
     corpus = inputs["corpus"]
-    seen = _Counted(training_texts(documents(corpus, "train"), settings.max_chars, settings.doc_cap))
+    texts = training_texts(documents(corpus, "train"), settings.max_chars, settings.doc_cap)
+    seen = _Counted(texts, out)
     tokenizer = train(seen, settings.vocab_size)
     tokenizer.save(out.path)
     report = compression.measure(load(out.path), documents(corpus, "val"))
@@ -191,10 +192,10 @@ def run(config: "Config", inputs: Mapping[str, "Artifact"], out: "Workspace") ->
 
 
 class _Counted:
-    """Passes texts through and counts them."""
+    """Passes texts through, counts them, and lets a stop end the training that reads them."""
 
-    def __init__(self, texts: Iterable[str]) -> None:
-        self._texts = texts
+    def __init__(self, texts: Iterable[str], out: "Workspace") -> None:
+        self._texts, self._out = texts, out
         self.documents = 0
         self.characters = 0
 
@@ -202,4 +203,7 @@ class _Counted:
         for text in self._texts:
             self.documents += 1
             self.characters += len(text)
+            if self.documents % 10_000 == 0:
+                self._out.stop.check()
+                self._out.progress(documents=self.documents, characters=self.characters)
             yield text

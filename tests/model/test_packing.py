@@ -26,9 +26,9 @@ def pieces_of(row: np.ndarray) -> list[list[int]]:
     return [row[a + 1 : b].tolist() for a, b in zip(cuts, [*cuts[1:], len(row)], strict=True)]
 
 
-def naive_rows(docs: list[list[int]], seq_len: int, buffer_docs: int) -> list[list[int]]:
+def naive_rows(docs: list[list[int]], seq_len: int, buffer_docs: int, bos: int = BOS) -> list[list[int]]:
     """The rule by linear scan: first of the longest that fit, else first of the shortest, cropped."""
-    source, buffer, rows = iter([[BOS, *doc] for doc in docs]), [], []
+    source, buffer, rows = iter([[bos, *doc] for doc in docs]), [], []
     while True:
         row: list[int] = []
         while len(row) < seq_len + 1:

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from model.chat_format import SPECIAL_TOKENS
 from tasks import compression, documents, pieces, tokenizer
-from tasks.stage import InputError
+from tasks.stage import InputError, Preempted
 from tests.tasks.artifacts import FakeArtifact, FakeWorkspace
 
 TEXTS = [
@@ -162,6 +162,15 @@ def test_the_stage_leaves_a_tokenizer_its_byte_table_and_a_report(tmp_path):
     saved = np.load(out.path / "token_bytes.npy", allow_pickle=False)
     assert saved.dtype == np.int32
     assert (saved == tokenizer.load(out.path).token_bytes).all()
+
+
+def test_a_stop_ends_the_training(tmp_path):
+    corpus = corpus_of(tmp_path / "corpus", ["a b c"] * 10_000, ["a"])
+    out = FakeWorkspace(tmp_path / "out")
+    out.stop.request("preempted")
+    config = SimpleNamespace(tokenizer=SimpleNamespace(vocab_size=270, max_chars=10**9, doc_cap=40))
+    with pytest.raises(Preempted):
+        tokenizer.run(config, {"corpus": corpus}, out)
 
 
 def test_the_counts_of_gpt2_in_the_report_are_its_own(shared_data):
