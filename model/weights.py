@@ -15,6 +15,8 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
+from model.recipe import GPTConfig, Recipe
+
 # Encore's path ↔ nanochat's state-dict name (commits 92d63d4 and 324e69c). {i} is a layer index.
 NAMES: tuple[tuple[str, str], ...] = (
     ("wte", "transformer.wte.weight"),
@@ -36,10 +38,18 @@ NAMES: tuple[tuple[str, str], ...] = (
 TO_NANOCHAT = dict(NAMES)
 TO_ENCORE = {theirs: ours for ours, theirs in NAMES}
 
+CONFIG_FIELDS = {  # of nanochat → ours
+    "sequence_len": "seq_len",
+    "vocab_size": "vocab_size",
+    "n_layer": "n_layer",
+    "n_head": "n_head",
+    "n_kv_head": "n_kv_head",
+    "n_embd": "n_embd",
+    "window_pattern": "window_pattern",
+}
+
 COMPILE_PREFIX = "_orig_mod."  # torch.compile puts it before every name of a state dict
-BUFFER = re.compile(
-    r"(^|\.)(cos|sin|inv_freq|mask|bias_mask|rotary\w*)$"
-)  # computed, so never part of weights
+BUFFER = re.compile(r"(^|\.)(cos|sin|inv_freq|mask|bias_mask|rotary\w*)$")  # computed, so never part of weights
 INDEX = re.compile(r"(?<=\.)\d+(?=\.|$)")
 LOADED = "loaded"
 
@@ -135,6 +145,16 @@ def export_nanochat(params: Mapping[str, Any]) -> dict[str, np.ndarray]:
     return {nanochat_name(path): np.asarray(leaf) for path, leaf in flatten(params).items()}
 
 
+def nanochat_config(config: GPTConfig) -> dict[str, Any]:
+    """The shape of a model as nanochat's `model_config` (in its meta_*.json) writes it."""
+    return {theirs: getattr(config, ours) for theirs, ours in CONFIG_FIELDS.items()}
+
+
+def config_from_nanochat(model_config: Mapping[str, Any], recipe: Recipe) -> GPTConfig:
+    """Our shape from nanochat's `model_config`; fields that it lacks raise KeyError, others are ignored."""
+    return GPTConfig(recipe, **{ours: model_config[theirs] for theirs, ours in CONFIG_FIELDS.items()})
+
+
 def import_nanochat(
     tensors: Mapping[str, np.ndarray] | Iterable[tuple[str, np.ndarray]], like: Mapping[str, Any]
 ) -> tuple[dict[str, Any], Audit]:
@@ -162,18 +182,14 @@ def import_nanochat(
         row = Row(outcome, detail, name, tensor.shape, str(tensor.dtype), frobenius(tensor))
         if path in wanted:
             named.add(path)
-            row = replace(
-                row, target=path, target_shape=wanted[path].shape, target_dtype=str(wanted[path].dtype)
-            )
+            row = replace(row, target=path, target_shape=wanted[path].shape, target_dtype=str(wanted[path].dtype))
         if outcome == LOADED:
             loaded[path] = tensor.astype(wanted[path].dtype)
             row = replace(row, target_norm=frobenius(loaded[path]))
         rows.append(row)
 
     for path in sorted(wanted.keys() - named):
-        rows.append(
-            Row("missing", target=path, target_shape=wanted[path].shape, target_dtype=str(wanted[path].dtype))
-        )
+        rows.append(Row("missing", target=path, target_shape=wanted[path].shape, target_dtype=str(wanted[path].dtype)))
     audit = Audit(tuple(rows))
     if audit.problems:
         raise WeightsError(audit)

@@ -11,31 +11,29 @@ import pytest
 import yaml
 
 from model import gpt
-from model.recipe import Compute, GPTConfig, Recipe
+from model.recipe import Compute, Recipe
 from model.weights import (
     WeightsError,
+    config_from_nanochat,
     encore_path,
     export_nanochat,
     flatten,
     import_nanochat,
+    nanochat_config,
     nanochat_name,
     unflatten,
 )
 
 RECIPES = Path(__file__).parents[2] / "conf/recipe"
-NANOCHAT_FIELDS = {"sequence_len": "seq_len"}  # where nanochat's config has another name
 
 
 def golden_model(folder: Path, name: str):
     """nanochat's config as ours, the tensors, and the shapes of our parameters."""
     archive = np.load(folder / f"{name}.npz")
     theirs = json.loads(str(archive["config/json"]))
-    shape = {
-        NANOCHAT_FIELDS.get(field, field): theirs[field]
-        for field in "sequence_len vocab_size n_layer n_head n_kv_head n_embd window_pattern".split()
-    }
     recipe = Recipe.from_dict(yaml.safe_load((RECIPES / f"{theirs['recipe']}.yaml").read_text()))
-    config = GPTConfig(recipe=recipe, **shape)
+    config = config_from_nanochat(theirs, recipe)
+    assert nanochat_config(config).items() <= theirs.items()
     tensors = {key.removeprefix("params/"): archive[key] for key in archive.files if key.startswith("params/")}
     return archive, config, tensors, jax.eval_shape(partial(gpt.init, config, 0))
 
