@@ -26,14 +26,16 @@ PATIENCE_SECONDS = 300.0
 """Longest wait for a run to show life after a fault, or to end."""
 RESTARTS_WITHOUT_FAULT = 3
 SMALL = (
-    *("data.world.documents=600", "data.world.people=8", "data.world.questions=20", "data.world.val_documents=60"),
+    *("data.world.documents=2400", "data.world.people=8", "data.world.questions=20", "data.world.val_documents=60"),
     *("data.world.conversations=120", "tokenizer.vocab_size=512"),
-    *("scale.depth=2", "scale.aspect=16", "scale.head_dim=16", "scale.seq_len=64"),
-    *("base.steps=30", "base.total_batch_tokens=512", "base.eval_every=15", "base.eval_tokens=1024"),
-    *("base.sample_every=30", "base.log_every=1", "base.checkpoint.every_steps=5"),
-    *("sft.steps=20", "sft.eval_every=10", "sft.eval_tokens=1024", "sft.log_every=1", "sft.checkpoint.every_steps=5"),
+    *("scale.depth=1", "scale.aspect=32", "scale.head_dim=16", "scale.seq_len=64"),
+    *("base.steps=200", "base.total_batch_tokens=512", "base.eval_every=100", "base.eval_tokens=1024"),
+    *("base.sample_every=200", "base.log_every=1", "base.checkpoint.every_steps=20"),
+    *("sft.steps=40", "sft.eval_every=20", "sft.eval_tokens=1024", "sft.log_every=1", "sft.checkpoint.every_steps=10"),
     *("flow.retries=20", "flow.retry_seconds=0"),
 )
+MOMENTS = 150
+"""A fault comes 1 to so many events after the one before, or after a restart; a run has about 350."""
 EXACT = ("corpus", "tokenizer", "shards", "conversations")
 """Stages whose files must all be identical; of the others those in RESULTS (the rest holds times)."""
 RESULTS = ("weights.safetensors", "optimizer.safetensors", "results.json", "model.safetensors")
@@ -53,11 +55,8 @@ class Row:
 class Campaign:
     """Runs against one server and proxy. `mode`: "whole" or "front", as of tests.chaos.command."""
 
-    def __init__(
-        self, folder: Path, mode: str, seed: int, *, words: tuple[str, ...] = (), overload_seconds: float = 20.0
-    ) -> None:
+    def __init__(self, folder: Path, mode: str, seed: int, *, overload_seconds: float = 20.0) -> None:
         self.folder, self.mode, self.overload_seconds = folder, mode, overload_seconds
-        self._words = words
         self.random = random.Random(seed)
         self.rows: list[Row] = []
         self.server = GcsServer(folder)
@@ -90,7 +89,6 @@ class Campaign:
         """The overrides of the run."""
         return [
             *SMALL,
-            *self._words,
             f'store.root="gs://{self.bucket}/{self.run_name}"',
             f"store.cache_dir={self.cache}",
             f"store.lease_seconds={LEASE_SECONDS}",
@@ -134,7 +132,7 @@ class Campaign:
         self.start()
         idle = 0
         while True:
-            moment = len(self.command.events) + self.random.randint(1, 30)
+            moment = len(self.command.events) + self.random.randint(1, MOMENTS)
             reached = self.command.wait_for(lambda m=moment: len(self.command.events) >= m, PATIENCE_SECONDS)
             if self.command.code == 0:
                 return

@@ -43,9 +43,15 @@ class Command:
 
     def children(self) -> list[int]:
         """Process ids of the stages that it runs now."""
-        listing = subprocess.run(["ps", "-eo", "pid=,ppid=,args="], capture_output=True, text=True, check=True).stdout
-        rows = [line.split(None, 2) for line in listing.splitlines()]
-        return [int(pid) for pid, ppid, args in rows if int(ppid) == self.pid and "-m tasks.store.child" in args]
+        found = []
+        for path in Path(f"/proc/{self.pid}/task").glob("*/children"):
+            with suppress(OSError):  # it ended meanwhile
+                found += [int(pid) for pid in path.read_text().split() if self._is_stage(pid)]
+        return found
+
+    @staticmethod
+    def _is_stage(pid: str) -> bool:
+        return b"tasks.store.child" in Path(f"/proc/{pid}/cmdline").read_bytes()
 
     def signal(self, number: int) -> None:
         """Send a signal to the command alone."""
@@ -66,7 +72,7 @@ class Command:
         while not condition():
             if self.code is not None or time.monotonic() > deadline:
                 return bool(condition())
-            time.sleep(0.02)
+            time.sleep(0.005)
         return True
 
     def _read(self) -> None:
