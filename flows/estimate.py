@@ -1,10 +1,12 @@
 """Arithmetic of a plan: what pretraining takes on the chosen hardware, and what to think of before renting it."""
 
+import math
 from dataclasses import dataclass
 
 from conf.schema import Config, Hardware
 from conf.sizing import sized
-from model.cost import memory_bytes
+from model.memory import activation_bytes, state_bytes
+from model.recipe import Compute
 
 GIB = 2**30
 
@@ -30,13 +32,31 @@ def base_estimate(config: Config) -> Estimate:
     """Pretraining: FLOPs over what the chips deliver at the expected share of their peak."""
     hardware, sizing = config.hardware, sized(config)
     tokens = sizing.iterations * sizing.total_batch_tokens
-    memory = memory_bytes(sizing.config, compute(config), **rows_and_shards(config)) / GIB
+    memory = memory_gib(config)
     if hardware.peak_flops is None:
         return Estimate(tokens, memory)
     rate = hardware.peak_flops * hardware.chips * hardware.expected_mfu
     return Estimate(
         tokens, memory, tokens * sizing.flops_per_token / rate, f"at {100 * hardware.expected_mfu:.0f} % MFU"
     )
+
+
+def memory_gib(config: Config) -> float:
+    """What one chip holds at the least: its part of the state, and the activations of its smallest micro-batch."""
+    chosen, sizing = config.compute, sized(config)
+    compute = Compute(compute_dtype=chosen.compute_dtype, param_dtype=chosen.param_dtype, remat=chosen.remat)
+    rows = config.base.device_batch_rows or 1
+    flash = chosen.attention != "xla" and config.hardware.platform != "cpu"
+    activations = rows * config.scale.seq_len * activation_bytes(sizing.config, compute, flash=flash)
+    return (state_bytes(sizing.config, compute, **mesh_sizes(config)) + activations) / GIB
+
+
+def mesh_sizes(config: Config) -> dict[str, int]:
+    """The mesh on this hardware, with -1 filled in."""
+    mesh, chips = config.compute.mesh, config.hardware.chips
+    sizes = {"data": mesh.data, "fsdp": mesh.fsdp, "tensor": mesh.tensor}
+    known = math.prod(size for size in sizes.values() if size > 0)
+    return {axis: size if size > 0 else max(1, chips // known) for axis, size in sizes.items()}
 
 
 def cautions(config: Config) -> list[str]:
@@ -54,6 +74,11 @@ def cautions(config: Config) -> list[str]:
         found.append("compute.compute_dtype=float32 runs far below the bf16 peak that MFU is counted against.")
     if config.compute.attention == "xla" and hardware.platform == "tpu":
         found.append("compute.attention=xla keeps whole score matrices; auto takes the splash kernel on TPU.")
+    if memory_gib(config) > hardware.hbm_gib:
+        found.append(
+            f"One row a chip needs {memory_gib(config):.0f} GiB and a chip has {hardware.hbm_gib:.0f}: raise "
+            "compute.mesh.fsdp, or set compute.remat=full."
+        )
     kv_heads, tensor = sizing.config.n_kv_head, config.compute.mesh.tensor
     if tensor > 1 and kv_heads % tensor:
         found.append(
