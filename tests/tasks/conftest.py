@@ -1,4 +1,4 @@
-"""What the tests of training share: inputs of a tiny run, made once, and a compilation cache."""
+"""What the tests of tasks share: inputs of a tiny run, made once, a compilation cache, and a sandbox that works."""
 
 from __future__ import annotations
 
@@ -41,3 +41,12 @@ def tiny_base(tiny, tmp_path_factory: pytest.TempPathFactory):
     directory: Path = tmp_path_factory.mktemp("base")
     store = Store(directory / "store", cache_dir=directory / "cache")
     return run_inline("base", config(), {role: tiny[1][role] for role in BASE_INPUTS}, store)
+
+
+@pytest.fixture(scope="session")
+def jail() -> None:
+    """Needed by tests that run programs in the sandbox: skips them where this machine cannot isolate one."""
+    from tasks import sandbox
+
+    if reason := sandbox.unavailable():
+        pytest.skip(reason)

@@ -16,7 +16,7 @@ from conf.schema import Config
 from model.chat_format import ASSISTANT_START, PYTHON_END, PYTHON_START, check_prompt, render_for_completion
 from model.gpt import init
 from model.recipe import GPTConfig
-from tasks import chat, chat_tasks, sandbox
+from tasks import chat, chat_tasks
 from tasks import tokenizer as tokenizers
 from tasks.chat_tasks import humaneval
 from tasks.chat_tasks.asking import Asker
@@ -139,10 +139,9 @@ def test_the_public_tasks_are_whole_and_their_own_answers_right(shared_data: Pat
     assert cut == found["mmlu"].cut(100)
 
 
+@pytest.mark.usefixtures("jail")
 def test_humaneval_answers_are_run(shared_data: Path) -> None:
     task = load(shared_data / "data/tasks", ["humaneval"])["humaneval"]
-    if reason := sandbox.unavailable():
-        pytest.fail(f"no sandbox to run them in: {reason}")
     for question in task.questions[:3]:
         answer = said(question)
         assert task.judge(question, answer)

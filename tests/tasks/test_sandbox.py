@@ -87,12 +87,6 @@ raise SystemExit(0)
 
 
 @pytest.fixture
-def jail() -> None:
-    if reason := sandbox.unavailable():
-        pytest.skip(reason)
-
-
-@pytest.fixture
 def listener() -> Iterator[int]:
     with socket.create_server(("127.0.0.1", 0)) as server:
         yield server.getsockname()[1]
