@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from model.sizing import size
+from conf.sizing import sized
 from model.step import Training, TrainState, init_state
 from tasks import tokenizer as tokenizers
 from tasks.stage import Stage
@@ -65,21 +65,8 @@ def start(plan: Plan, seed: int) -> TrainState:
 def plan_run(config: Config, inputs: Mapping[str, Artifact]) -> Plan:
     """What will be done, from config and inputs; nothing is compiled yet."""
     tokenizer = tokenizers.load(inputs["tokenizer"].path())
-    scale = config.scale
-    sizing = size(
-        config.recipe,
-        scale.depth,
-        vocab_size=tokenizer.vocab_size,
-        seq_len=scale.seq_len,
-        ratio=scale.ratio,
-        aspect=scale.aspect,
-        head_dim=scale.head_dim,
-        n_kv_head=scale.n_kv_head,
-        window_pattern=scale.window_pattern,
-        total_batch_tokens=config.base.total_batch_tokens,
-        iterations=config.base.steps,
-    )
-    batch_rows = rows_in_batch(sizing.total_batch_tokens, scale.seq_len)
+    sizing = sized(config, tokenizer.vocab_size)
+    batch_rows = rows_in_batch(sizing.total_batch_tokens, config.scale.seq_len)
     rows, val_rows = open_rows(inputs["shards"].path())
     check_enough_rows(
         rows,

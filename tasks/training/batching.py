@@ -7,6 +7,7 @@ a different cut changes the order of additions and so only the rounding.
 from __future__ import annotations
 
 from conf.errors import ConfigError
+from model.memory import activation_bytes
 from model.recipe import Compute, GPTConfig
 
 USABLE = 0.6  # of a device's memory beside the state: the rest is for logits, gathered weights and fragmentation
@@ -42,15 +43,6 @@ def rows_in_batch(total_batch_tokens: int, seq_len: int) -> int:
 def device_rows_that_fit(
     config: GPTConfig, compute: Compute, device_bytes: float, state_bytes: float, flash: bool
 ) -> int:
-    """Rows of a micro-batch whose activations fit on one device beside its part of the state; at least 1.
-
-    Activations of a layer are 34 bytes a token and channel at 16 bits, plus 5 bytes a token, head and key where the
-    attention scores are kept (not `flash`) [Korthikanti et al. 2022, arXiv 2205.05198, equation 2]. Rematerialised
-    layers keep 2 bytes of input, and one of them is whole at a time; `dots` keeps about half.
-    """
-    channel_bytes = 34 * config.n_embd + (0 if flash else 5 * config.n_head * config.seq_len)
-    kept_layers = {"none": config.n_layer, "dots": config.n_layer / 2 + 1, "full": 1}[compute.remat]
-    token_bytes = channel_bytes * kept_layers + 2 * config.n_embd * config.n_layer
-    width = {"float32": 2, "bfloat16": 1}[compute.compute_dtype]  # in units of 16 bits
+    """Rows of a micro-batch whose activations fit on one device beside its part of the state; at least 1."""
     free = USABLE * max(0.0, device_bytes - state_bytes)
-    return max(1, int(free // (token_bytes * width * config.seq_len)))
+    return max(1, int(free // (config.seq_len * activation_bytes(config, compute, flash=flash))))

@@ -3,9 +3,12 @@
 import json
 import os
 import random
+import re
 import shutil
 import signal
 import threading
+from dataclasses import dataclass, field
+from functools import partial
 
 import jax
 import pytest
@@ -14,7 +17,7 @@ from conf.errors import ConfigError
 from model.step import make_train_step
 from tasks.base import plan_run
 from tasks.stage import InputError, Preempted, StopSignal
-from tasks.store import StageFailed, StagePreempted, Store, parent, run_inline, run_stage
+from tasks.store import Artifact, StageFailed, StagePreempted, Store, parent, run_inline, run_stage
 from tasks.training.weights_io import load_model
 from tests.tasks.training.tiny import BASE_INPUTS, config
 
@@ -59,19 +62,6 @@ def test_base_leaves_a_model_its_record_and_its_figures(tiny_base):
     assert all(text["prompt"].startswith("<|bos|>") for sample in samples for text in sample["texts"])
 
 
-@pytest.fixture
-def programs(monkeypatch):
-    """The training steps that are made, to count what each of them compiles."""
-    made = []
-
-    def making(*args):
-        made.append(make_train_step(*args))
-        return made[-1]
-
-    monkeypatch.setattr("tasks.training.loop.make_train_step", making)
-    return made
-
-
 MOMENTS = {
     "between checkpoints": lambda e: e.get("step") == 6,
     "at an evaluation, which is then made up for": lambda e: e.get("step") == 10 and "loss" in e,
@@ -80,25 +70,73 @@ MOMENTS = {
 }
 
 
-def test_b30_a_run_stopped_at_any_moment_ends_with_the_bits_of_one_that_was_not(inputs, tiny_base, store, programs):
-    told = []
-    for happens in MOMENTS.values():
-        stop = StopSignal()
+@dataclass
+class Interrupted:
+    """A run that was stopped at each of MOMENTS and then finished."""
 
-        def listen(event, stop=stop, happens=happens):
-            told.append(event.get("message"))
-            if happens(event):
-                stop.request("SIGTERM")
+    artifact: Artifact
+    stopped_after: list[int] = field(default_factory=list)  # steps, by what was logged
+    continued_from: list[int] = field(default_factory=list)
+    positions: list[dict] = field(default_factory=list)  # of every checkpoint there was after a stop
+    programs: list = field(default_factory=list)  # the training step of each attempt
 
-        with pytest.raises(Preempted, match="SIGTERM"):
-            run_inline("base", config(), inputs, store, stop=stop, on_event=listen)
-    finished = run_inline("base", config(), inputs, store)
-    assert finished.manifest.attempts == len(MOMENTS) + 1
-    assert same_bits(finished, tiny_base)
-    assert [program._cache_size() for program in programs] == [1, 1, 1, 1, 0]  # restored or not
-    stops = [int(line.split()[3].rstrip(";")) for line in told if line and line.startswith("Stopped after step")]
-    assert [6 <= stops[0] <= 7, *stops[1:]] == [True, 10, 16, 24]  # a stop ends the step that runs
-    assert [f"Continuing from step {step} of 24." in told for step in stops[:3]] == [True] * 3
+
+@pytest.fixture(scope="module")
+def interrupted(tiny, tmp_path_factory):
+    directory = tmp_path_factory.mktemp("interrupted")
+    store = Store(directory / "store", cache_dir=directory / "cache")
+    inputs = {role: tiny[1][role] for role in BASE_INPUTS}
+    seen = Interrupted(None)
+
+    def making(*args):
+        seen.programs.append(make_train_step(*args))
+        return seen.programs[-1]
+
+    def listen(event, stop, happens):
+        line = event.get("message", "")
+        if found := re.match(r"Stopped after step (\d+);", line):
+            seen.stopped_after.append(int(found[1]))
+        if found := re.match(r"Continuing from step (\d+) of 24", line):
+            seen.continued_from.append(int(found[1]))
+        if happens(event):
+            stop.request("SIGTERM")
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("tasks.training.loop.make_train_step", making)
+        for happens in MOMENTS.values():
+            stop = StopSignal()
+            with pytest.raises(Preempted, match="SIGTERM"):
+                run_inline(
+                    "base", config(), inputs, store, stop=stop, on_event=partial(listen, stop=stop, happens=happens)
+                )
+            for marker in (directory / "store" / "base").rglob("commit.json"):
+                seen.positions.append(json.loads(marker.read_text())["meta"]["position"])
+        never = partial(listen, stop=StopSignal(), happens=lambda event: False)
+        seen.artifact = run_inline("base", config(), inputs, store, on_event=never)
+    return seen
+
+
+def test_b30_a_run_stopped_at_any_moment_ends_with_the_bits_of_one_that_was_not(interrupted, tiny_base):
+    assert interrupted.artifact.manifest.attempts == len(MOMENTS) + 1
+    assert same_bits(interrupted.artifact, tiny_base)
+
+
+def test_a_stop_ends_the_step_that_runs_and_the_next_attempt_continues_there(interrupted):
+    assert interrupted.stopped_after[0] in (6, 7)
+    assert interrupted.stopped_after[1:] == [10, 16, 24]
+    assert interrupted.continued_from == interrupted.stopped_after
+
+
+def test_b32_checkpoints_lie_between_optimizer_steps_never_inside_an_accumulation(interrupted, tiny_base):
+    assert tiny_base.manifest.metrics["grad_accum_steps"] == 2
+    assert len(interrupted.positions) >= 4
+    for position in interrupted.positions:
+        assert position["rows"] == 8 * position["step"]
+        assert position["tokens"] == 256 * position["step"]
+
+
+def test_an_attempt_compiles_one_training_step_whether_its_state_is_new_or_restored(interrupted):
+    assert [program._cache_size() for program in interrupted.programs] == [1, 1, 1, 1, 0]  # the last only writes
 
 
 def test_killing_the_child_at_random_moments_changes_no_bit(tiny, tiny_base, tmp_path):

@@ -11,6 +11,7 @@ import math
 import os
 import sys
 from contextlib import suppress
+from importlib import metadata
 from pathlib import Path
 
 from tasks.stage import Preempted
@@ -56,6 +57,9 @@ def train(made: dict, attempt: Attempt, sizes: list[int], stop_after: int) -> No
 
 if __name__ == "__main__":
     # Three programs are compiled for a few steps each: how fast they are does not matter.
-    os.environ["XLA_FLAGS"] = f"--xla_force_host_platform_device_count={DEVICES} --xla_backend_optimization_level=0"
+    flags = f"--xla_force_host_platform_device_count={DEVICES} --xla_backend_optimization_level=0"
+    if metadata.version("jaxlib").startswith("0.10."):  # later versions do not know it, and abort
+        flags += " --xla_cpu_use_fusion_emitters=false"
+    os.environ["XLA_FLAGS"] = flags
     os.environ["JAX_PLATFORMS"] = "cpu"
     main(Path(sys.argv[1]), Path(sys.argv[2]), sys.argv[3:])
