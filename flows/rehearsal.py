@@ -37,8 +37,8 @@ class Gate:
 
 GATES = (
     Gate("CORE, base", least=0.5),
-    Gate("ChatCORE, SFT", least=0.9),
-    Gate("ChatCORE, base", most=0.2),
+    Gate("answers right, SFT", least=0.9),
+    Gate("answers right, base", most=0.2),
 )
 
 

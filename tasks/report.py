@@ -22,8 +22,19 @@ STAGE = Stage(
     name="report",
     version=1,
     reads=("name", "report", "hardware"),
-    inputs=("corpus", "tokenizer", "shards", "base", "conversations", "sft", "core_base", "core_sft")
-    + ("chat_base", "chat_sft", "prompts"),
+    inputs=(
+        "corpus",
+        "tokenizer",
+        "shards",
+        "base",
+        "conversations",
+        "sft",
+        "core_base",
+        "core_sft",
+        "chat_base",
+        "chat_sft",
+        "prompts",
+    ),
 )
 
 TEMPLATES = Path(__file__).parent / "templates"

@@ -43,7 +43,7 @@ class Page:
     references: list[str]
     chat: list[dict[str, Any]]
     prompts: list[dict[str, Any]]
-    samples: Mapping[str, Any]
+    samples: list[dict[str, Any]]
     notes: list[str] = field(default_factory=list)
 
 
@@ -69,7 +69,9 @@ def collect(config: Config, inputs: Mapping[str, Artifact], run_info: Mapping[st
         references=list(references),
         chat=chat_rows(results["chat_base"], results["chat_sft"]),
         prompts=results["prompts"]["prompts"],
-        samples=load(inputs["base"], "samples.json"),
+        samples=[
+            {"step": entry["step"], **text} for entry in load(inputs["base"], "samples.json") for text in entry["texts"]
+        ],
         notes=notes(config, inputs, run_info),
     )
 
@@ -88,9 +90,17 @@ def headline(
         "CORE, SFT": results["core_sft"]["core"],
         "ChatCORE, base": results["chat_base"]["chatcore"],
         "ChatCORE, SFT": results["chat_sft"]["chatcore"],
+        "answers right, base": answered_right(results["chat_base"]),
+        "answers right, SFT": answered_right(results["chat_sft"]),
         "first val bpb": bpb[0] if bpb else None,
         "last val bpb": bpb[-1] if bpb else None,
     }
+
+
+def answered_right(chat: Mapping[str, Any]) -> float | None:
+    """Share of all questions in chat form that were answered right, over all tasks."""
+    asked = sum(task["n"] for task in chat["tasks"].values())
+    return sum(task["accuracy"] * task["n"] for task in chat["tasks"].values()) / asked if asked else None
 
 
 def stage_row(role: str, artifact: Artifact, config: Config, run_info: Mapping[str, Any]) -> StageRow:
@@ -145,9 +155,7 @@ def core_rows(
 
 def chat_rows(base: Mapping[str, Any], sft: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One row a chat task: base beside SFT, in chat form."""
-    return [
-        {"task": task, "base": base["tasks"].get(task, {}), "sft": after} for task, after in sft["tasks"].items()
-    ]
+    return [{"task": task, "base": base["tasks"].get(task, {}), "sft": after} for task, after in sft["tasks"].items()]
 
 
 def reference_columns() -> dict[str, dict[str, float]]:
