@@ -1,0 +1,127 @@
+"""Tokens/s, first-step seconds and peak memory of the training step beside a plain one, in one run.
+
+    python tests/benchmarks/train_step.py [--dtype float32|bfloat16] [--steps 5] [--core 0]
+
+The plain step has the same layers and optimizer; its loss is written as one would first write it, with the logits of
+the whole batch in float32, and nothing is donated. Two processes on the same core take turns, step by step, so that
+whatever else the machine does falls on both. Seconds are of the processor: a busy machine does not change them.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import resource
+import statistics
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+ROWS, SEQ_LEN, VOCAB = 8, 512, 32768  # a d4: width 256, 4 heads of 64
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
+    parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
+    parser.add_argument("--steps", type=int, default=5)
+    parser.add_argument("--core", type=int, default=0)
+    parser.add_argument("--variant", choices=["plain", "encore"], help=argparse.SUPPRESS)
+    args = parser.parse_args()
+    if args.variant:
+        serve(args.variant, args.dtype)
+        return
+    variants = {name: Variant(name, args.dtype, args.core) for name in ("plain", "encore")}
+    for _ in range(args.steps + 1):
+        for variant in variants.values():
+            variant.step()
+    print(f"{'':8}{'s/step':>8}{'tokens/s':>10}{'first step s':>14}{'peak MB':>9}   {args.dtype}, one core, medians")
+    for variant in variants.values():
+        variant.finish()
+        tokens_per_s = ROWS * SEQ_LEN / variant.seconds
+        print(f"{variant.name:8}{variant.seconds:8.2f}{tokens_per_s:10.0f}{variant.first:14.1f}{variant.peak_mb:9.0f}")
+    print(f"ratio {variants['encore'].seconds / variants['plain'].seconds:.3f}")
+
+
+class Variant:
+    """A process that takes one step for each line it is sent and answers with the seconds."""
+
+    def __init__(self, name: str, dtype: str, core: int):
+        self.name, self.times = name, []
+        command = [sys.executable, __file__, "--variant", name, "--dtype", dtype]
+        env = {k: v for k, v in os.environ.items() if not k.startswith(("OPENBLAS", "OMP", "XLA_FLAGS"))}
+        env |= {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+        self.process = subprocess.Popen(
+            command, env=env, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True, bufsize=1
+        )
+        os.sched_setaffinity(self.process.pid, {core})
+
+    def step(self) -> None:
+        self.process.stdin.write("step\n")
+        self.times.append(float(self.process.stdout.readline()))
+
+    def finish(self) -> None:
+        self.peak_mb = float(self.process.communicate()[0])
+        self.first, self.seconds = self.times[0], statistics.median(self.times[1:])
+
+
+def serve(variant: str, dtype: str) -> None:
+    """The child: build the step, take one for each line on stdin, at the end print the peak memory in MB."""
+    import jax
+    import jax.numpy as jnp
+
+    from model.recipe import Compute
+    from model.step import Training, init_state, make_train_step
+
+    config = d4()
+    compute = Compute(compute_dtype=dtype, attention="xla")
+    training = Training(iterations=1000, schedule=config.recipe.schedule, weight_decay=0.2)
+    state = jax.block_until_ready(init_state(config, training, seed=0))
+    make = {"encore": make_train_step, "plain": plain_step}[variant]
+    step = make(config, compute, training)
+    rows = jax.random.randint(jax.random.key(0), (1, ROWS, SEQ_LEN + 1), 0, VOCAB, jnp.int32)
+    for _ in sys.stdin:
+        start = time.process_time()
+        state, metrics = step(state, rows)
+        jax.block_until_ready((state, metrics))
+        print(time.process_time() - start, flush=True)
+    print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
+
+
+def plain_step(config, compute, training):
+    """The step as first written: every logit at once, log-softmax by the library, no donation."""
+    import jax
+    import jax.numpy as jnp
+
+    from model.gpt import hidden, logits
+    from model.schedules import dials
+    from model.step import TrainState, apply_gradients, optimizer
+
+    def mean_loss(params, tokens, targets):
+        log_probs = jax.nn.log_softmax(logits(params, hidden(params, tokens, config, compute), config))
+        return -jnp.mean(jnp.take_along_axis(log_probs, targets[..., None], axis=-1))
+
+    @jax.jit
+    def step(state, rows):
+        loss, grads = jax.value_and_grad(mean_loss)(state.params, rows[0, :, :-1], rows[0, :, 1:])
+        settings = dials(training.schedule, training.iterations, training.weight_decay, state.step)
+        transform = optimizer(config, training, compute)
+        params, opt_state = apply_gradients(transform, state.params, grads, state.opt_state, settings)
+        return TrainState(state.step + 1, params, opt_state), {"loss": loss}
+
+    return step
+
+
+def d4():
+    """The model of the comparison, under today's recipe."""
+    import yaml
+
+    from model.recipe import GPTConfig, Recipe
+
+    recipe = Recipe.from_dict(yaml.safe_load((ROOT / "conf/recipe/head.yaml").read_text()))
+    return GPTConfig(recipe, VOCAB, SEQ_LEN, n_layer=4, n_head=4, n_kv_head=4, n_embd=256, window_pattern="SSSL")
+
+
+if __name__ == "__main__":
+    main()
