@@ -7,6 +7,7 @@ mathematics of one part; `hidden` and `logits` are what training, scoring and ge
 from __future__ import annotations
 
 import math
+from collections.abc import Callable
 from functools import lru_cache
 from typing import Any
 
@@ -16,11 +17,12 @@ from flax import nnx
 from jax.sharding import Mesh
 
 from model.attention import attend
-from model.layers import run_layers
+from model.layers import Rope, run_layers
 from model.mesh import constrain_stream
 from model.recipe import Compute, GPTConfig
 
 Params = dict[str, Any]
+Read = Callable[[int, jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 def init(config: GPTConfig, seed: int) -> Params:
@@ -197,6 +199,20 @@ class GPT(nnx.Module):
         if config.recipe.architecture.smear:
             x = jnp.concatenate([x[:, :1], self.smear(x[:, 1:], x[:, :-1])], axis=1)
         return self.finish(*run_layers(self, x, tokens, rope, compute, mesh))
+
+    def walk(self, x: jax.Array, tokens: jax.Array, rope: Rope, compute: Compute, read: Read) -> jax.Array:
+        """The stream after the last norm, of embeddings x [rows, columns, n_embd] already smeared, for callers that
+        keep keys and values: read(layer, q, k, v) is the attention of a layer, with q, k, v as of `Attention.qkv`."""
+        x0 = kept = x
+        for i in range(self.config.n_layer):
+            x = self.mix(i, x, x0)
+            block = self.layers[str(i)]
+            q, k, v = block.attn.qkv(rms_norm(x), self.value_rows(i, tokens, compute), *rope)
+            x = x + block.attn.out(read(i, q, k, v))
+            x = x + block.mlp(rms_norm(x))
+            if i == self.config.n_layer // 2:
+                kept = x
+        return self.finish(x, kept)
 
     def mix(self, layer: int, x: jax.Array, x0: jax.Array) -> jax.Array:
         """The input of a layer: the stream and the embedding, weighted."""

@@ -27,10 +27,11 @@ def run_layers(
     gpt: GPT, x: jax.Array, tokens: jax.Array, rope: Rope, compute: Compute, mesh: Mesh | None
 ) -> tuple[jax.Array, jax.Array]:
     """The stream [batch, seq, n_embd] after the last layer, and as it was after layer n_layer // 2."""
-    config, x0, kept, first = gpt.config, x, x, 0
+    config, x0, kept, first, period = gpt.config, x, x, 0, 0
     if compute.layer_loop == "scan":
         period = scan_period(config)
         first = period * whole_periods(config, period)
+    if first:
         x, kept = _scan(gpt, x, tokens, rope, compute, mesh, period, first)
     for i in range(first, config.n_layer):
         rows = gpt.value_rows(i, tokens, compute)
