@@ -10,6 +10,7 @@ from pathlib import Path
 from rich.console import Console
 from rich.table import Table
 
+from flows.server import prefect_api
 from tests.chaos.campaign import Campaign
 
 
@@ -21,24 +22,18 @@ def main() -> int:
     parser.add_argument("--mode", choices=["whole", "front"], default="whole", help="front: only up to base")
     options = parser.parse_args()
     begun = time.monotonic()
-    with tempfile.TemporaryDirectory(prefix="encore-chaos-") as folder:
+    with prefect_api() as url, tempfile.TemporaryDirectory(prefix="encore-chaos-") as folder:
         campaign = Campaign(Path(folder), options.mode, options.seed)
+        campaign.environment["PREFECT_API_URL"] = url  # one server for all starts of the command
         problem = ""
         try:
-            if options.mode == "whole":
-                from flows.server import prefect_api
-
-                with prefect_api() as url:
-                    campaign.environment["PREFECT_API_URL"] = url
-                    campaign.run(options.faults)
-            else:
-                campaign.run(options.faults)
+            campaign.run(options.faults)
         except AssertionError as error:
             problem = str(error)
         finally:
             campaign.close()
     show(campaign)
-    survived = len(campaign.rows) - bool(problem)
+    survived = max(0, len(campaign.rows) - bool(problem))
     print(f"{time.monotonic() - begun:.0f} s on {os.cpu_count()} cores")
     if problem:
         print(problem)
