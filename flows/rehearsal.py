@@ -6,6 +6,7 @@ The gates are far from what a working pipeline reaches and from what a broken on
 in tests/tasks/world/README.md), so a reused batch, a wrong template or a lost optimizer state ends here with status 1.
 """
 
+import datetime
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -44,9 +45,14 @@ GATES = (
 
 @flow(name="rehearsal", persist_result=False)
 @failing_in_one_sentence
-def rehearsal(overrides: list[str] | None = None) -> str:
-    """Run the cycle at rehearsal scale and hold its scores against the gates; returns where the report is."""
-    report = run_cycle(compose(["name=rehearsal", *(overrides or [])]))
+def rehearsal(overrides: list[str] | None = None, new_world: bool = False) -> str:
+    """Run the cycle at rehearsal scale and hold its scores against the gates; returns where the report is.
+
+    `new_world` takes the day's number as the seed: a nightly rehearsal that found last night's artifacts would test
+    nothing.
+    """
+    seed = [f"seed={datetime.datetime.now(datetime.UTC).toordinal()}"] if new_world else []
+    report = run_cycle(compose(["name=rehearsal", *seed, *(overrides or [])]))
     complaints = [text for gate in GATES if (text := gate.complaint(report.manifest.metrics["headline"]))]
     if complaints:
         raise GateFailed(f"The rehearsal failed: {'; '.join(complaints)}. See {report.path('report.html')}.")

@@ -1,0 +1,49 @@
+"""What progress looks like."""
+
+import io
+
+from rich.console import Console
+
+from flows.console import PLAIN_SECONDS, StageProgress, details, quantity
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_details_name_units():
+    event = {
+        "step": 3,
+        "total": 9,
+        "loss": 3.10444,
+        "tokens_per_s": 12345.0,
+        "mfu": 0.312,
+        "eta": "4 min",
+        "val_bpb": None,
+    }
+    assert details(event) == "loss 3.104 · 12.3k tok/s · MFU 31 % · eta 4 min"
+
+
+def test_quantities_are_short():
+    assert [quantity(x) for x in (0.25, 42.0, 1234.0, 5.6e6, 7.89e9)] == ["0.25", "42", "1.2k", "5.6M", "7.9G"]
+
+
+def test_without_a_terminal_a_line_comes_every_few_seconds_and_for_the_last_step():
+    lines, clock = [], Clock()
+    with StageProgress("base", lines.append, Console(file=io.StringIO()), clock) as progress:
+        for step in range(1, 31):
+            clock.now += PLAIN_SECONDS / 10
+            progress({"step": step, "total": 30, "loss": 1.0})
+    assert [line.split()[0] for line in lines] == ["1/30", "11/30", "21/30", "30/30"]
+
+
+def test_on_a_terminal_a_bar_is_drawn_and_no_lines():
+    lines, screen = [], io.StringIO()
+    with StageProgress("base", lines.append, Console(file=screen, force_terminal=True, width=100)) as progress:
+        progress({"step": 15, "total": 30, "loss": 1.25})
+    assert not lines
+    assert "15/30" in screen.getvalue()
+    assert "loss 1.25" in screen.getvalue()
