@@ -28,9 +28,10 @@ def closure(module: str, *, project: Path = PROJECT) -> dict[str, str]:
         path = _file(project, name)
         if path is None:
             continue
-        text = path.read_bytes()
-        found[path.relative_to(project).as_posix()] = hashlib.sha256(text).hexdigest()
-        queue += [n for n in _imported(text, name, path.name == "__init__.py") if n.split(".")[0] in OURS]
+        stat = path.stat()
+        checksum, imported = _read(path, name, (stat.st_mtime_ns, stat.st_size))
+        found[path.relative_to(project).as_posix()] = checksum
+        queue += imported
     return dict(sorted(found.items()))
 
 
@@ -48,6 +49,14 @@ def combined(files: Mapping[str, str]) -> str:
 def changed(then: Mapping[str, str], now: Mapping[str, str]) -> list[str]:
     """Files that differ, came or went."""
     return sorted(name for name in {*then, *now} if then.get(name) != now.get(name))
+
+
+@cache
+def _read(path: Path, module: str, _stamp: tuple[int, int]) -> tuple[str, list[str]]:
+    """sha256 of a file and the first-party modules it imports; parsed once, stages share most of their files."""
+    text = path.read_bytes()
+    imported = _imported(text, module, path.name == "__init__.py")
+    return hashlib.sha256(text).hexdigest(), [name for name in imported if name.split(".")[0] in OURS]
 
 
 def _file(project: Path, module: str) -> Path | None:
