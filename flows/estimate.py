@@ -61,7 +61,8 @@ def mesh_sizes(config: Config) -> dict[str, int]:
 
 def cautions(config: Config) -> list[str]:
     """What wastes money on this hardware with this model, found before it is rented; one sentence each."""
-    hardware, sizing, found = config.hardware, sized(config), []
+    hardware, sizing = config.hardware, sized(config)
+    found: list[str] = []
     if hardware.platform == "cpu":
         return found
     unit, head_dim = hardware.matrix_unit, config.scale.head_dim

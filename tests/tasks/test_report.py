@@ -1,0 +1,83 @@
+"""The report renders what it is given, and nothing that it is given can break its tables or its page."""
+
+import pytest
+
+from tasks.plots import training_curves
+from tasks.report import duration, markdown_cell, number, write
+from tasks.report_data import Page, StageRow, answered_right, core_rows
+
+HISTORY = [{"step": 0, "val_bpb": 4.0}, {"step": 1, "loss": 5.0}, {"step": 2, "loss": 4.0, "val_bpb": 3.0}]
+NASTY = "<script>alert(1)</script> | a\nb"
+
+
+def page(**more):
+    scores = {"core": 0.5, "ci95": [0.4, 0.6], "tasks": {"homes": {"accuracy": 0.7, "centered": 0.6, "n": 10}}}
+    judged = {"text": NASTY, "judges": [{"name": "stops", "passed": True}, {"name": "contains", "passed": False}]}
+    fields = {
+        "title": "Encore",
+        "name": "rehearsal",
+        "headline": {"CORE, base": 0.5, "last val bpb": None},
+        "stages": [StageRow("base", "abc", "run", 95.2, 2, 3_000_000, 0.25)],
+        "cost": 0.25,
+        "price": "v6e-8: 8 × US$ 1.35",
+        "facts": {"base": {"tokens": 1000, "mfu": None}},
+        "histories": {"base": HISTORY, "sft": HISTORY},
+        "core": core_rows(scores, scores, {"gpt2-xl": {"homes": 0.1, "core": 0.2565}}),
+        "references": ["gpt2-xl"],
+        "chat": [{"task": "facts", "base": {"accuracy": 0.1}, "sft": {"accuracy": 0.9, "n": 10, "ci95": [0.8, 1.0]}}],
+        "prompts": [{"prompt": NASTY, "base": judged, "sft": judged}],
+        "samples": [{"step": 2, "prompt": "Once", "text": NASTY}],
+        "notes": ["3 prompts were cut"],
+    }
+    return Page(**fields | more)
+
+
+@pytest.fixture
+def rendered(tmp_path):
+    shown = page()
+    training_curves(shown.histories, tmp_path / "curves.png")
+    write(shown, tmp_path / "curves.png", tmp_path)
+    return (tmp_path / "report.html").read_text(), (tmp_path / "report.md").read_text()
+
+
+def test_the_page_is_self_contained_and_escapes_what_models_say(rendered):
+    html, _ = rendered
+    assert "data:image/png;base64," in html
+    assert "<script>" not in html
+    assert 'src="http' not in html
+
+
+def test_scores_stages_prices_and_references_are_shown(rendered):
+    for text in rendered:
+        for word in ("CORE, base", "gpt2-xl", "0.2565", "1 min 35 s", "0.25", "homes", "✓ stops", "✗ contains", "Once"):
+            assert word in text, word
+
+
+def test_every_row_of_a_markdown_table_has_the_cells_of_its_head(rendered):
+    _, markdown = rendered
+    columns = 0
+    for line in markdown.splitlines():
+        cells = line.replace("\\|", "").count("|")
+        if line.startswith("|"):
+            columns = columns or cells
+            assert cells == columns, line
+        else:
+            columns = 0
+
+
+def test_numbers_and_durations_are_short():
+    assert [number(x) for x in (None, 0.123456, 12345, 1234567.0, "text")] == [
+        "–",
+        "0.1235",
+        "12,345",
+        "1,234,567",
+        "text",
+    ]
+    assert [duration(s) for s in (3.21, 95.2, 7260)] == ["3.2 s", "1 min 35 s", "2 h 01 min"]
+    assert markdown_cell("a|b\n<c>") == "a\\|b &lt;c>"
+
+
+def test_the_share_of_right_answers_counts_questions_not_tasks():
+    chat = {"tasks": {"a": {"n": 90, "accuracy": 1.0}, "b": {"n": 10, "accuracy": 0.0}}}
+    assert answered_right(chat) == pytest.approx(0.9)
+    assert answered_right({"tasks": {}}) is None
