@@ -32,7 +32,7 @@ RECIPES = Path(__file__).parents[2] / "conf/recipe"
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--recipe", default="r4")
-    parser.add_argument("--prompt", type=int, default=64, help="tokens of the longest prompt")
+    parser.add_argument("--prompt", type=int, default=64, help="tokens of each prompt")
     parser.add_argument("--new", type=int, default=128, help="tokens to write")
     parser.add_argument("--temperature", type=float, default=0.0, help="0 is greedy; above, top_k is 50")
     parser.add_argument("--rounds", type=int, default=3, help="of which the best counts")
@@ -41,7 +41,7 @@ def main() -> None:
     config = GPTConfig(recipe, 32_768, seq_len=512, n_layer=4, n_head=4, n_kv_head=4, n_embd=256)
     params, compute = init(config, 0), Compute()
     rng = np.random.default_rng(0)
-    prompts = [rng.integers(0, config.vocab_size, options.prompt - row).tolist() for row in range(ROWS)]
+    prompts = [rng.integers(0, config.vocab_size, options.prompt).tolist() for _ in range(ROWS)]
     engine = Engine(params, config, compute)
     plain = PlainEngine(params, config, compute, options.temperature)
     settings = {
