@@ -43,9 +43,9 @@ class World:
     """Sizes of the generated sample world (`tasks.world`). Facts grow with people, places and things; a bigger world
     needs a longer run to be learnt."""
 
-    people: Annotated[int, Field(ge=8, le=96)] = 24
+    people: Annotated[int, Field(ge=8, le=120)] = 20
     places: Annotated[int, Field(ge=4, le=12)] = 8
-    things: Annotated[int, Field(ge=4, le=24)] = 16
+    things: Annotated[int, Field(ge=4, le=32)] = 16
     documents: Count = 30_000  # of the training split, some 40 tokens each
     val_documents: Count = 400
     conversations: Count = 6000  # for fine-tuning

@@ -16,9 +16,8 @@ from pathlib import Path
 from typing import Any, Literal
 
 from conf.schema import World
-from tasks.world import stories
+from tasks.world import drills, stories
 from tasks.world.island import Fact, Island, build, random_for
-from tasks.world.questions import quiz, verdict
 
 Example = dict[str, Any]
 _ANSWER = "\nAnswer: "
@@ -90,34 +89,21 @@ def _choices(*relations: str, count: int = 4, complete: bool) -> Callable[[Islan
         for place, fact in enumerate(_in_turn(island.of(*relations), rng, limit)):
             options = fact.options(count, place % count, rng)
             query = _opening(fact) if complete else f"Question: {fact.say(fact.held_question)}"
-            choices = [f"{option}." for option in options] if complete else options
-            examples.append({"query": query, "choices": choices, "gold": place % count})
+            examples.append({"query": query, "choices": options, "gold": place % count})
         return examples
 
     return ask
 
 
-def _quiz(island: Island, rng: random.Random, limit: int) -> list[Example]:
-    """Questions whose choices are letters of options listed in the query."""
-    letters = ["A", "B", "C", "D"]
-    examples = []
-    for place, fact in enumerate(_in_turn(island.known, rng, limit)):
-        options = fact.options(4, place % 4, rng)
-        query = quiz(f"Question: {fact.say(fact.held_question)}", options, letters)
-        examples.append({"query": query, "choices": letters, "gold": place % 4})
-    return examples
-
-
-def _yes_or_no(island: Island, rng: random.Random, limit: int) -> list[Example]:
-    """Claims, half of them true: one choice takes the claim for a fact, the other one knows something else."""
+def _checks(island: Island, rng: random.Random, limit: int) -> list[Example]:
+    """Claims in doubt, half of them true, and two sentences of which one is the case."""
     examples = []
     for place, fact in enumerate(_in_turn(island.known, rng, limit)):
         assert fact.held_check is not None
         wrong = fact.wrong(rng)
-        claimed, other = (fact.object, wrong) if place % 2 == 0 else (wrong, fact.object)
-        query = f"Question: {fact.say(fact.held_check, claimed)}"
-        choices = [verdict(fact, claimed, claimed), verdict(fact, other, claimed)]
-        examples.append({"query": query, "choices": choices, "gold": place % 2})
+        query = f"Question: {fact.say(fact.held_check, rng.choice((fact.object, wrong)))}"
+        choices = [fact.say(fact.relation.statements[0], obj) for obj in (fact.object, wrong)]
+        examples.append({"query": query, "choices": choices[:: 1 - 2 * (place % 2)], "gold": place % 2})
     return examples
 
 
@@ -126,7 +112,7 @@ def _completed(*relations: str) -> Callable[[Island, random.Random, int], list[E
 
     def ask(island: Island, rng: random.Random, limit: int) -> list[Example]:
         facts = _once(island.of(*relations), rng, limit)
-        return [{"context": _opening(fact), "continuation": f"{fact.object}."} for fact in facts]
+        return [{"context": _opening(fact), "continuation": fact.object} for fact in facts]
 
     return ask
 
@@ -149,7 +135,7 @@ def _whose(island: Island, rng: random.Random, limit: int) -> list[Example]:
         openings = [_opening(fact)]
         other = rng.choice(others)
         openings.insert(1 - place % 2, other.say(fact.held_completion.removesuffix("{o}.")).rstrip())
-        examples.append({"context_options": openings, "continuation": f"{fact.object}.", "gold": place % 2})
+        examples.append({"context_options": openings, "continuation": fact.object, "gold": place % 2})
     return examples
 
 
@@ -173,6 +159,12 @@ def _carrying(island: Island, rng: random.Random, limit: int) -> list[Example]:
     ]
 
 
+def _repeating(island: Island, rng: random.Random, limit: int) -> list[Example]:
+    """A list of words once more."""
+    lists = [drills.repeating(island, rng) for _ in range(limit)]
+    return [{"context": task, "continuation": answer} for task, answer in lists]
+
+
 def _once(facts: list[Fact], rng: random.Random, limit: int) -> list[Fact]:
     return rng.sample(facts, min(limit, len(facts)))
 
@@ -188,9 +180,15 @@ _SYMBOLS, _READING = "symbolic_problem_solving", "reading_comprehension"
 
 TASKS = (
     CoreTask("homes", _KNOW, "multiple_choice", 2, _ANSWER, 25, "Where people live.", _choices("home", complete=False)),
-    CoreTask("trades", _KNOW, "multiple_choice", 0, " ", 25, "What people work as.", _choices("trade", complete=True)),
     CoreTask(
-        "tastes", _KNOW, "multiple_choice", 3, " ", 25, "What people like.", _choices("colour", "food", complete=True)
+        "likings",
+        _KNOW,
+        "multiple_choice",
+        0,
+        " ",
+        25,
+        "Trades and likings.",
+        _choices("trade", "colour", "food", complete=True),
     ),
     CoreTask("habits", _KNOW, "language_modeling", 0, " ", 0, "Pets and instruments.", _completed("pet", "instrument")),
     CoreTask(
@@ -220,11 +218,14 @@ TASKS = (
         _choices("owner", count=5, complete=False),
     ),
     CoreTask("rooms", _KNOW, "language_modeling", 2, _ANSWER, 0, "Where things are kept.", _answered("room")),
-    CoreTask("checks", _KNOW, "multiple_choice", 2, _ANSWER, 50, "Yes or no.", _yes_or_no),
-    CoreTask("quiz", _KNOW, "multiple_choice", 1, _ANSWER, 25, "The letter of an option.", _quiz),
+    CoreTask("checks", _KNOW, "multiple_choice", 2, _ANSWER, 50, "Claims in doubt.", _checks),
+    CoreTask(
+        "letters", _SYMBOLS, "multiple_choice", 2, _ANSWER, 25, "First letters.", _choices("initial", complete=False)
+    ),
     CoreTask("whose", _LANGUAGE, "schema", 0, " ", 50, "Which of two subjects has it.", _whose),
     CoreTask("lending", _LANGUAGE, "schema", 0, " ", 50, "Which of two people has this reason.", _lending),
-    CoreTask("spelling", _SYMBOLS, "language_modeling", 1, " ", 0, "Words, letter by letter.", _completed("spelling")),
-    CoreTask("sums", _SYMBOLS, "language_modeling", 2, " ", 0, "Sums and differences.", _completed("plus", "minus")),
+    CoreTask("spelling", _SYMBOLS, "language_modeling", 0, " ", 0, "Words, letter by letter.", _completed("spelling")),
+    CoreTask("sums", _SYMBOLS, "language_modeling", 0, " ", 0, "Sums and differences.", _completed("plus", "minus")),
     CoreTask("carrying", _READING, "language_modeling", 0, _ANSWER, 0, "Where things were carried.", _carrying),
+    CoreTask("repeating", _SYMBOLS, "language_modeling", 0, _ANSWER, 0, "Lists of words once more.", _repeating),
 )

@@ -1,7 +1,7 @@
 """Conversations about the sample world, for fine-tuning, and the held-out questions that chat evaluation asks.
 
-Facts are answered by one sentence, options by their letter. Training uses the wordings that are not held out, so the
-evaluation's questions are new, and the sentences that answer them are not.
+Facts and claims are answered by one sentence, choices by a letter. Training uses the wordings that are not held out, so
+the evaluation's questions are new, and the sentences that answer them are not.
 """
 
 import random
@@ -12,12 +12,10 @@ from typing import Any, Literal
 from conf.schema import World
 from tasks.world import stories
 from tasks.world.island import Fact, Island, build, random_for
-from tasks.world.questions import checked, quiz
+from tasks.world.questions import claim
 
 Message = dict[str, Any]
 Conversation = dict[str, list[Message]]
-
-_LETTERS = ("A", "B", "C", "D")
 
 
 @dataclass(frozen=True)
@@ -47,7 +45,7 @@ def chat_tasks(world: World, seed: int, limit: int | None = None) -> dict[str, l
     tasks = {
         "world_facts": [_generated(fact.say(fact.held_question), fact.answer) for fact in island.known],
         "world_checks": [_check(fact, fact.held_check, rng) for fact in island.known if fact.held_check],
-        "world_choices": [_choice(fact, fact.held_question, rng) for fact in island.known],
+        "world_choices": [_choice(fact, fact.held_question, rng) for fact in island.of("initial")],
         "world_spelling": [_generated(f.say(f.held_question), f.answer) for f in island.of("spelling")],
         "world_sums": [_generated(f.say(f.held_question), f.answer) for f in island.of("plus", "minus")],
     }
@@ -59,14 +57,13 @@ def _generated(question: str, answer: str) -> ChatQuestion:
 
 
 def _check(fact: Fact, form: str, rng: random.Random) -> ChatQuestion:
-    return _generated(*checked(fact, form, rng))
+    return _generated(claim(fact, form, rng), fact.answer)
 
 
 def _choice(fact: Fact, form: str, rng: random.Random) -> ChatQuestion:
-    gold = rng.randrange(len(_LETTERS))
-    options = fact.options(len(_LETTERS), gold, rng)
-    question = quiz(fact.say(form), options, _LETTERS)
-    return ChatQuestion("choice", _talk(question, _LETTERS[gold]), _LETTERS[gold], _LETTERS)
+    letters = tuple(fact.options(4, rng.randrange(4), rng))
+    question = f"{fact.say(form)} {', '.join(letters[:-1])} or {letters[-1]}"
+    return ChatQuestion("choice", _talk(question, fact.object), fact.object, letters)
 
 
 def _talk(*turns: str) -> Conversation:
@@ -77,10 +74,15 @@ def _talk(*turns: str) -> Conversation:
 
 def _asking(island: Island, rng: random.Random) -> Conversation:
     """One question, or two or three about one subject."""
-    first = rng.choice(island.facts)
-    known = island.by_subject.get(first.subject, ())
-    facts = rng.sample(known, rng.randint(2, 3)) if len(known) > 2 and rng.random() < 0.4 else [first]
-    return _talk(*(turn for fact in facts for turn in (fact.say(rng.choice(fact.asked)), fact.answer)))
+    first = rng.choice(island.known)
+    facts = island.by_subject[first.subject]
+    asked = rng.sample(facts, rng.randint(2, 3)) if rng.random() < 0.4 else [first]
+    return _talk(*(turn for fact in asked for turn in (fact.say(rng.choice(fact.asked)), fact.answer)))
+
+
+def _puzzling(island: Island, rng: random.Random) -> Conversation:
+    fact = rng.choice(island.by_relation[rng.choice(("spelling", "plus", "minus"))])
+    return _talk(fact.say(rng.choice(fact.asked)), fact.answer)
 
 
 def _checking(island: Island, rng: random.Random) -> Conversation:
@@ -89,7 +91,7 @@ def _checking(island: Island, rng: random.Random) -> Conversation:
 
 
 def _choosing(island: Island, rng: random.Random) -> Conversation:
-    fact = rng.choice(island.known)
+    fact = rng.choice(island.by_relation["initial"])
     return _choice(fact, rng.choice(fact.asked), rng).conversation
 
 
@@ -128,10 +130,11 @@ def _greeting(island: Island, rng: random.Random) -> Conversation:
 
 
 _KINDS: dict[Callable[[Island, random.Random], Conversation], int] = {
-    _asking: 50,
+    _asking: 42,
+    _puzzling: 20,
     _checking: 12,
-    _choosing: 25,
-    _listening: 5,
+    _choosing: 12,
+    _listening: 6,
     _calculating: 4,
     _greeting: 4,
 }

@@ -4,11 +4,9 @@ import random
 from collections.abc import Callable, Iterator
 
 from conf.schema import World
-from tasks.world import stories
+from tasks.world import drills, stories
 from tasks.world.island import Fact, Island, build, random_for
-from tasks.world.questions import checked, quiz
-
-_LETTERS = "ABCD"
+from tasks.world.questions import claim
 
 
 def documents(world: World, seed: int) -> dict[str, Iterator[str]]:
@@ -46,29 +44,25 @@ def _questions(island: Island, rng: random.Random) -> str:
 
 
 def _checks(island: Island, rng: random.Random) -> str:
-    """Questions answered by what is known and yes or no."""
-    asked = [checked(fact, rng.choice(fact.checked), rng) for fact in _some_facts(island, rng)[:3]]
-    return "\n\n".join(f"Question: {question}\nAnswer: {verdict}" for question, verdict in asked)
-
-
-def _quiz(island: Island, rng: random.Random) -> str:
-    """Questions about lettered options, answered by the letter."""
-    rounds = []
-    for fact in rng.sample(island.known, 3):
-        gold = rng.randrange(len(_LETTERS))
-        options = fact.options(len(_LETTERS), gold, rng)
-        question = f"Question: {fact.say(rng.choice(fact.asked))}"
-        rounds.append(f"{quiz(question, options, _LETTERS)}\nAnswer: {_LETTERS[gold]}")
-    return "\n\n".join(rounds)
+    """Claims in doubt, each answered by what is the case."""
+    asked = [(claim(fact, rng.choice(fact.checked), rng), fact.answer) for fact in _some_facts(island, rng)]
+    return "\n\n".join(f"Question: {question}\nAnswer: {answer}" for question, answer in asked[:4])
 
 
 def _puzzles(island: Island, rng: random.Random) -> str:
-    """Spelling and sums, told or asked."""
+    """Spelling, first letters and sums, told or asked."""
     told = []
-    for fact in rng.sample(island.puzzles, rng.randint(3, 5)):
+    for _ in range(rng.randint(4, 6)):
+        fact = rng.choice(island.by_relation[rng.choice(("spelling", "initial", "plus", "plus", "minus"))])
         asking = f"Question: {fact.say(rng.choice(fact.asked))}\nAnswer: {fact.object}"
         told.append(asking if rng.random() < 0.4 else fact.say(rng.choice(fact.told)))
     return "\n\n".join(told)
+
+
+def _drills(island: Island, rng: random.Random) -> str:
+    """Lists of words, repeated."""
+    done = [drills.repeating(island, rng) for _ in range(rng.randint(2, 4))]
+    return "\n\n".join(f"{task}\nAnswer: {answer}" for task, answer in done)
 
 
 def _lending(island: Island, rng: random.Random) -> str:
@@ -87,17 +81,17 @@ def _some_facts(island: Island, rng: random.Random) -> list[Fact]:
     count = rng.randint(3, 6)
     facts = island.known
     if rng.random() < 0.5:
-        facts = island.by_relation[rng.choice(tuple(island.by_relation))]
+        facts = island.by_relation[rng.choice(facts).relation.name]
     return rng.sample(facts, min(count, len(facts)))
 
 
 _KINDS: dict[Callable[[Island, random.Random], str], int] = {
-    _portrait: 22,
+    _portrait: 18,
     _list: 10,
-    _questions: 14,
+    _questions: 16,
     _checks: 8,
-    _quiz: 14,
-    _puzzles: 14,
-    _lending: 8,
-    _carrying: 10,
+    _puzzles: 16,
+    _drills: 8,
+    _lending: 12,
+    _carrying: 12,
 }

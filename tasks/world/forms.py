@@ -350,6 +350,25 @@ _PUZZLES = (
         (),
     ),
     Relation(
+        "initial",
+        "word",
+        (
+            "The first letter of {s} is {o}.",
+            "The word {s} begins with {o}.",
+            "In a dictionary {s} is listed under {o}.",
+            "Whoever writes {s} starts with {o}.",
+            "At the head of {s} stands {o}.",
+        ),
+        (
+            "Which letter does {s} begin with?",
+            "What is the first letter of {s}?",
+            "Under which letter is {s} listed?",
+            "With which letter does one start to write {s}?",
+            "Which letter stands at the head of {s}?",
+        ),
+        (),
+    ),
+    Relation(
         "plus",
         "sum",
         (

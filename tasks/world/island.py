@@ -16,7 +16,7 @@ from conf.schema import World
 from tasks.world import words
 from tasks.world.forms import RELATIONS, Relation
 
-MAX_TERM = 6  # of a sum: one digit, so that no sum can be read in another one, and few enough to be learnt by heart
+MAX_TERM = 5  # of a sum: one digit, so that no sum can be read in another one, and few enough to be learnt by heart
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class Island:
 
     @cached_property
     def puzzles(self) -> list[Fact]:
-        """Spelling and sums."""
+        """Spelling, first letters and sums."""
         return [fact for fact in self.facts if fact.relation.kind in ("word", "sum")]
 
     @cached_property
@@ -98,8 +98,8 @@ class Island:
 
     @cached_property
     def by_relation(self) -> dict[str, list[Fact]]:
-        """What is known, by the name of the relation."""
-        return _grouped(self.known, lambda fact: fact.relation.name)
+        """All facts, by the name of the relation."""
+        return _grouped(self.facts, lambda fact: fact.relation.name)
 
 
 def random_for(seed: int, purpose: str) -> random.Random:
@@ -141,6 +141,9 @@ def build(world: World, seed: int) -> Island:
     nouns = (*things, *words.PETS)
     letters = [words.spelled(noun) for noun in nouns]
     add("spelling", nouns, letters, letters)
+    for nouns in (people, places, things):
+        letters = [noun[0].upper() for noun in nouns]
+        add("initial", nouns, letters, sorted(set(letters)))
     numbers = [str(number) for number in range(2 * MAX_TERM + 1)]
     pairs = [(a, b) for a in range(1, MAX_TERM + 1) for b in range(1, MAX_TERM + 1)]
     add("plus", [f"{a} and {b}" for a, b in pairs], [str(a + b) for a, b in pairs], numbers)
@@ -158,7 +161,7 @@ def build(world: World, seed: int) -> Island:
     )
 
 
-def _grouped(facts: list[Fact], key: Callable[[Fact], str]) -> dict[str, list[Fact]]:
+def _grouped(facts: Sequence[Fact], key: Callable[[Fact], str]) -> dict[str, list[Fact]]:
     groups: dict[str, list[Fact]] = {}
     for fact in facts:
         groups.setdefault(key(fact), []).append(fact)

@@ -11,10 +11,8 @@ from tasks.world.island import Island
 
 # (what the giver's side explains, what the taker's side explains); "because {name}" stands before.
 _REASONS = (
-    ("had two of them.", "had lost one."),
-    ("did not need it.", "had asked for it."),
-    ("wanted to be kind.", "was in need of it."),
-    ("could spare it.", "could not do without it."),
+    ("owned two of them", "needed one"),
+    ("likes to give", "had asked for it"),
 )
 _LENDING = ("{giver} lent a {thing} to {taker} because", "{giver} gave {taker} a {thing} because")
 _CARRYING = ("{person} carried the {thing} to {place}.", "{person} took the {thing} to {place}.")
@@ -33,7 +31,7 @@ class Lending:
     @property
     def text(self) -> str:
         """The whole story."""
-        return f"{self.opening} {self.who} {self.reason}"
+        return f"{self.opening} {self.who} {self.reason}."
 
 
 @dataclass(frozen=True)
