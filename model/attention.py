@@ -18,7 +18,7 @@ from model.attention_cudnn import attend_cudnn
 from model.mesh import map_heads
 from model.recipe import Compute
 
-QUERY_BLOCK = 128
+QUERY_BLOCK, MOST_BLOCKS = 128, 8  # queries of a block at least, and blocks of a sequence at most
 
 
 def attend(
@@ -63,16 +63,25 @@ def choose(compute: Compute, platform: str) -> str:
 
 def attend_xla(q: jax.Array, k: jax.Array, v: jax.Array, *, window: int) -> jax.Array:
     """attend in plain XLA operations."""
-    blocks = []
-    for start in range(0, q.shape[1], QUERY_BLOCK):
-        stop = min(start + QUERY_BLOCK, q.shape[1])
-        first = max(0, start - window)
-        blocks.append(_attend_block(q[:, start:stop], k[:, first:stop], v[:, first:stop], start - first, window))
-    return jnp.concatenate(blocks, axis=1)
+    (batch, seq, n_head, head_dim), n_kv_head = q.shape, k.shape[2]
+    q = jnp.moveaxis(q.reshape(batch, seq, n_kv_head, n_head // n_kv_head, head_dim), 1, 3)
+    k, v = jnp.swapaxes(k, 1, 2), jnp.swapaxes(v, 1, 2)
+    block, blocks = max(QUERY_BLOCK, -(-seq // MOST_BLOCKS)), []
+    for start in range(0, seq, block):
+        queries = slice(start, min(start + block, seq))
+        keys = slice(max(0, start - window), queries.stop)
+        blocks.append(_attend_block(q[..., queries, :], k[:, :, keys], v[:, :, keys], start - keys.start, window))
+    return jnp.moveaxis(jnp.concatenate(blocks, axis=3), 3, 1).reshape(batch, seq, n_head, head_dim)
 
 
 def _attend_block(q: jax.Array, k: jax.Array, v: jax.Array, offset: int, window: int) -> jax.Array:
-    """Attention of q [batch, queries, …] over k, v [batch, keys, …]; query i sits beside key i + offset."""
-    distance = jnp.arange(q.shape[1])[:, None] + offset - jnp.arange(k.shape[1])[None, :]
+    """q [batch, n_kv_head, group, queries, head_dim] over k, v [batch, n_kv_head, keys, head_dim]; query i sits beside
+    key i + offset.
+
+    Scores are laid out keys first: a softmax over rows of numbers far apart is one that CPUs can vectorise.
+    """
+    distance = jnp.arange(q.shape[3]) + offset - jnp.arange(k.shape[2])[:, None]
     visible = (distance >= 0) & (distance <= window)
-    return jax.nn.dot_product_attention(q, k, v, mask=visible[None, None], implementation="xla")
+    scores = jnp.einsum("bngqd,bnkd->bngkq", q, k, preferred_element_type=jnp.float32) * q.shape[-1] ** -0.5
+    weights = jax.nn.softmax(jnp.where(visible, scores, -jnp.inf), axis=-2).astype(v.dtype)
+    return jnp.einsum("bngkq,bnkd->bngqd", weights, v)

@@ -1,4 +1,4 @@
-"""What a run costs before it runs: parameters, FLOPs, memory of a device, hours and dollars.
+"""How large a model is and what a token costs: parameters and floating-point operations.
 
 Plain arithmetic, so that a plan can be made without JAX.
 """

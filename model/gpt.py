@@ -170,9 +170,9 @@ class GPT(nnx.Module):
         if config.recipe.architecture.smear:
             shape = (1, config.recipe.architecture.smear_channels)
             self.smear_gate = nnx.Param(_uniform(rngs, shape, 0.0, initial.smear_gate_max))
-            self.smear_lambda = nnx.Param(jnp.full((1,), initial.smear_lambda))
+            self.smear_lambda = nnx.Param(jnp.full((1,), initial.smear_lambda, jnp.float32))
         if config.recipe.architecture.backout:
-            self.backout_lambda = nnx.Param(jnp.full((1,), initial.backout_lambda))
+            self.backout_lambda = nnx.Param(jnp.full((1,), initial.backout_lambda, jnp.float32))
         self.layers = nnx.Dict({str(i): Block(config, i, rngs) for i in layers})
         self.value_embeds = nnx.Dict(
             {

@@ -79,14 +79,13 @@ def orthogonalize(x: jax.Array, settings: recipe.Muon, dtype: str) -> jax.Array:
         row_norm = jnp.linalg.norm(x, axis=-1, keepdims=True)
         x = x * (_frobenius(x) / m**0.5 / jnp.maximum(row_norm, TINY_ROW))
     x = (x / (_frobenius(x) * settings.norm_factor + TINY_NORM)).astype(dtype)
+    wide = x if m <= n else jnp.swapaxes(x, -1, -2)  # the small side first, whose products are the small ones
     for a, b, c in POLAR_EXPRESS:
-        if m > n:
-            gram = jnp.einsum("...mi,...mj->...ij", x, x)
-            x = a * x + x @ (b * gram + c * (gram @ gram))
-        else:
-            gram = jnp.einsum("...in,...jn->...ij", x, x)
-            x = a * x + (b * gram + c * (gram @ gram)) @ x
-    x = x.astype(jnp.float32)
+        gram = _product("...in,...jn->...ij", wide, wide)
+        square = _product("...ij,...jk->...ik", gram.astype(dtype), gram.astype(dtype))
+        bent = (b * gram + c * square).astype(dtype)
+        wide = (a * wide + _product("...ij,...jn->...in", bent, wide)).astype(dtype)
+    x = (wide if m <= n else jnp.swapaxes(wide, -1, -2)).astype(jnp.float32)
     if settings.renormalize:
         x = x * (min(m, n) ** 0.5 / jnp.maximum(_frobenius(x), TINY_NORM))
     return x
@@ -98,6 +97,11 @@ def _normalize(x: jax.Array, second: jax.Array, beta2: float) -> tuple[jax.Array
     second = second + (1 - beta2) * (jnp.mean(x * x, axis=axis) - second)
     scaled = x * jnp.expand_dims(jax.lax.rsqrt(jnp.maximum(second, TINY_SQUARE)), axis)
     return scaled * (_frobenius(x) / jnp.maximum(_frobenius(scaled), TINY_SQUARE)), second
+
+
+def _product(subscripts: str, a: jax.Array, b: jax.Array) -> jax.Array:
+    """einsum that adds up in float32."""
+    return jnp.einsum(subscripts, a, b, preferred_element_type=jnp.float32)
 
 
 def _frobenius(x: jax.Array) -> jax.Array:
