@@ -13,7 +13,6 @@ The same mathematics as `model.gpt.hidden` followed by `model.gpt.logits`, with 
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
 from functools import partial
 
 import jax
@@ -21,7 +20,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from model.buckets import Batch
-from model.gpt import GPT, Params, bind, logits, rms_norm, rotary
+from model.gpt import GPT, Params, Read, bind, logits, rotary
 from model.mesh import ROWS
 from model.recipe import Compute, GPTConfig
 
@@ -34,7 +33,6 @@ LOGIT_TOKENS = 64  # … this many would not be reached
 Arrays = dict[str, jax.Array]
 Cache = tuple[list[jax.Array], list[jax.Array]]
 """Keys and values of each layer, [rows, P + S, n_kv_head, head_dim] in compute dtype: the prefix, then the branches."""
-Read = Callable[[int, jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 def reach(config: GPTConfig) -> int:
@@ -78,20 +76,10 @@ def _forward(
 
     previous: the token before each one; positions [rows or 1, columns]: place of each token in its sequence.
     """
-    config = gpt.config
-    cos, sin = rotary(positions, config)
     x = gpt.embed(tokens, compute)
-    if config.recipe.architecture.smear:
+    if gpt.config.recipe.architecture.smear:
         x = jnp.where(positions[..., None] > 0, gpt.smear(x, gpt.embed(previous, compute)), x)
-    x0 = kept = x
-    for i in range(config.n_layer):
-        block, x = gpt.layers[str(i)], gpt.mix(i, x, x0)
-        q, k, v = block.attn.qkv(rms_norm(x), gpt.value_rows(i, tokens, compute), cos, sin)
-        x = x + block.attn.out(read(i, q, k, v))
-        x = x + block.mlp(rms_norm(x))
-        if i == config.n_layer // 2:
-            kept = x
-    return gpt.finish(x, kept)
+    return gpt.walk(x, tokens, rotary(positions, gpt.config), compute, read)
 
 
 def _read_prefix(gpt: GPT, batch: Arrays, compute: Compute) -> Cache:

@@ -8,14 +8,12 @@ every position has the logits of `model.gpt.hidden` on that row alone, past a sl
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 import jax
 import jax.numpy as jnp
 from jax.sharding import Mesh
 
 from model.attention import attend
-from model.gpt import GPT, Params, bind, rms_norm, rotary
+from model.gpt import Params, bind, rotary
 from model.recipe import Compute, GPTConfig
 
 Cache = tuple[tuple[jax.Array, jax.Array], ...]
@@ -24,8 +22,6 @@ Cache = tuple[tuple[jax.Array, jax.Array], ...]
 With the slots of a head side by side both products of a step are plain matrix products; slot-major they took five
 times as long on a CPU.
 """
-
-Read = Callable[[int, jax.Array, jax.Array, jax.Array], jax.Array]
 
 
 def prefill(
@@ -53,7 +49,7 @@ def prefill(
     x = gpt.embed(tokens, compute)
     if config.recipe.architecture.smear:
         x = jnp.concatenate([x[:, :1], gpt.smear(x[:, 1:], x[:, :-1])], axis=1)
-    stream = _layers(gpt, x, tokens, rotary(jnp.arange(tokens.shape[1]), config), compute, read)
+    stream = gpt.walk(x, tokens, rotary(jnp.arange(tokens.shape[1]), config), compute, read)
     last = jnp.take_along_axis(stream, (lengths - 1)[:, None, None], axis=1)[:, 0]
     return last, tuple(cache)
 
@@ -87,7 +83,7 @@ def extend(
     x = gpt.embed(tokens[:, None], compute)
     if config.recipe.architecture.smear:
         x = gpt.smear(x, gpt.embed(previous[:, None], compute))
-    stream = _layers(gpt, x, tokens[:, None], rotary(positions[:, None], config), compute, read)
+    stream = gpt.walk(x, tokens[:, None], rotary(positions[:, None], config), compute, read)
     return stream[:, 0], tuple(grown)
 
 
@@ -99,20 +95,3 @@ def _attend_one(q: jax.Array, keys: jax.Array, values: jax.Array, visible: jax.A
     scores = jnp.where(visible[:, None, None], scores * head_dim**-0.5, -jnp.inf)
     weights = jax.nn.softmax(scores, axis=-1).astype(values.dtype)
     return jnp.einsum("rkgs,rksd->rkgd", weights, values).reshape(q.shape)
-
-
-def _layers(
-    gpt: GPT, x: jax.Array, tokens: jax.Array, rope: tuple[jax.Array, jax.Array], compute: Compute, read: Read
-) -> jax.Array:
-    """All layers over embeddings x [rows, width, n_embd]; read(layer, q, k, v) is the attention of a
-    layer."""
-    x0 = kept = x
-    for i in range(gpt.config.n_layer):
-        x = gpt.mix(i, x, x0)
-        block = gpt.layers[str(i)]
-        q, k, v = block.attn.qkv(rms_norm(x), gpt.value_rows(i, tokens, compute), *rope)
-        x = x + block.attn.out(read(i, q, k, v))
-        x = x + block.mlp(rms_norm(x))
-        if i == gpt.config.n_layer // 2:
-            kept = x
-    return gpt.finish(x, kept)
