@@ -24,11 +24,11 @@ from model.gpt import GPT, Params, Read, bind, logits, rotary
 from model.mesh import ROWS
 from model.recipe import Compute, GPTConfig
 
-PREFIX_COLUMNS = 128  # read at one time, more where there are so few rows that …
-PREFIX_TOKENS = 256  # … this many tokens would not be reached
-BRANCH_COLUMNS = 32  # read at one time
-LOGIT_COLUMNS = 8  # scored positions of a row whose logits exist at one time, more where there are so few rows that …
-LOGIT_TOKENS = 64  # … this many would not be reached
+# What is read or computed at one time: so many columns of every row, more where there are so few rows that the number
+# of tokens would not be reached. Fewer columns end nearer to the longest row, more make larger products.
+PREFIX_COLUMNS, PREFIX_TOKENS = 64, 256
+BRANCH_COLUMNS, BRANCH_TOKENS = 32, 128
+LOGIT_COLUMNS, LOGIT_TOKENS = 8, 64
 
 Arrays = dict[str, jax.Array]
 Cache = tuple[list[jax.Array], list[jax.Array]]
@@ -86,8 +86,7 @@ def _read_prefix(gpt: GPT, batch: Arrays, compute: Compute) -> Cache:
     """The cache with every row's prefix in it, at the right end of the first P columns."""
     config, prefix, kept = gpt.config, batch["prefix"], batch["kept"]
     (rows, width), room = prefix.shape, prefix.shape[1] + batch["tokens"].shape[1]
-    wanted = max(PREFIX_COLUMNS, PREFIX_TOKENS // rows)
-    columns = math.gcd(width, 1 << wanted.bit_length() - 1)
+    columns = _columns(width, rows, PREFIX_COLUMNS, PREFIX_TOKENS)
     chunks = -(-jnp.max(kept) // columns)
     previous = jnp.roll(prefix, 1, axis=1)
 
@@ -120,7 +119,7 @@ def _read_prefix(gpt: GPT, batch: Arrays, compute: Compute) -> Cache:
 def _read_branches(gpt: GPT, batch: Arrays, cache: Cache, compute: Compute) -> jax.Array:
     """The branches' stream after the last norm [R, S, n_embd]; `cache` holds the prefixes."""
     config, (rows, width) = gpt.config, batch["tokens"].shape
-    columns = math.gcd(width, BRANCH_COLUMNS)
+    columns = _columns(width, rows, BRANCH_COLUMNS, BRANCH_TOKENS)
     behind = batch["prefix"].shape[1]
     reaches = {window: min(behind, window) for window in config.windows}  # columns of the prefix that are in sight
 
@@ -159,6 +158,12 @@ def visible(batch: Arrays, position: jax.Array, branch: jax.Array, window: int, 
     return jnp.concatenate([on_prefix, on_branch], axis=2)
 
 
+def _columns(width: int, rows: int, least: int, tokens: int) -> int:
+    """Columns of a chunk; they divide `width`, as `dynamic_slice` would move a chunk that does not fit."""
+    wanted = max(least, tokens // rows)
+    return math.gcd(width, 1 << wanted.bit_length() - 1)
+
+
 def _put(array: jax.Array, part: jax.Array, column: jax.Array) -> jax.Array:
     return jax.lax.dynamic_update_slice_in_dim(array, part, column, axis=1)
 
@@ -171,14 +176,13 @@ def _attend(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Ar
 def _losses(params: Params, stream: jax.Array, targets: jax.Array, config: GPTConfig) -> tuple[jax.Array, jax.Array]:
     """Cross entropy and hits at the scored positions, which are moved to the front of each row and taken in chunks."""
     rows, width = targets.shape
-    columns = min(width, max(LOGIT_COLUMNS, LOGIT_TOKENS // rows))
+    columns = _columns(width, rows, LOGIT_COLUMNS, LOGIT_TOKENS)
     scored = targets >= 0
     front = jnp.argsort(~scored, axis=1, stable=True)
     stream = jnp.take_along_axis(stream, front[..., None], axis=1)
     aims = jnp.take_along_axis(targets, front, axis=1)
 
     def chunk(number: jax.Array, found: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
-        # Where a last chunk does not fit, `dynamic_slice` moves it to the left, and so is its result.
         at = number * columns
         aim = jax.lax.dynamic_slice_in_dim(aims, at, columns, axis=1)
         z = logits(params, jax.lax.dynamic_slice_in_dim(stream, at, columns, axis=1), config)

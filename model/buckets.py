@@ -18,8 +18,8 @@ import numpy as np
 
 from model.score import Question, common_prefix
 
-PREFIX_ROOM = 512  # tokens of the smallest shape; each next one has four times as many
-BRANCH_SHARE = 4  # room for branches: one part in so many of the prefix's
+ROOMS = ((512, 256), (2048, 512), (8192, 2048), (32768, 8192), (131072, 32768))
+"""(P, S) of each shape: room for a prefix and for the branches behind it, in tokens."""
 
 
 @dataclass(frozen=True)
@@ -95,11 +95,11 @@ def rows_of(number: int, question: Question, reach: int) -> list[Row]:
 
 
 def room(row: Row) -> tuple[int, int]:
-    """(P, S) of the smallest shape that holds the row."""
-    width = PREFIX_ROOM
-    while width < len(row.prefix) or width // BRANCH_SHARE < row.branch_tokens:
-        width *= 4
-    return width, width // BRANCH_SHARE
+    """(P, S) of the smallest shape that holds the row; ValueError if none does."""
+    for widths in ROOMS:
+        if len(row.prefix) <= widths[0] and row.branch_tokens <= widths[1]:
+            return widths
+    raise ValueError(f"a prompt of {row.length + row.branch_tokens:,} tokens fits none of the shapes {ROOMS}")
 
 
 def plan(questions: Sequence[Question], batch_tokens: int, reach: int, row_multiple: int = 1) -> Iterator[Batch]:

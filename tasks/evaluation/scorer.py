@@ -12,15 +12,17 @@ import jax
 import numpy as np
 
 from model.branches import device_arrays, reach, score
-from model.buckets import Batch, plan
+from model.buckets import ROOMS, Batch, plan
 from model.recipe import Compute, GPTConfig
-from model.score import Question, Task, Verdict, draw_shots, judge, make_question, render, truncate_left
+from model.score import Question, Task, Verdict, draw_shots, judge, longest, make_question, render, truncate_left
 from tasks.stage import InputError
 
 if TYPE_CHECKING:
     from tasks.tokenizer import Tokenizer
     from tasks.training.placement import Placement
 
+DEVICE_TOKENS = {"cpu": 8192}  # room of one call and device, and elsewhere …
+OTHER_DEVICE_TOKENS = 32_768  # … 4.8 GB of keys and values at d24 in bfloat16
 TEXTS_AT_ONCE = 4096  # tokenized in one call: enough for every core, little enough to stop soon
 
 
@@ -55,20 +57,28 @@ class Scorer:
     """A model on the devices, ready to judge questions."""
 
     def __init__(
-        self, params: Any, config: GPTConfig, compute: Compute, placement: Placement, batch_tokens: int
+        self, params: Any, config: GPTConfig, compute: Compute, placement: Placement, batch_tokens: int | None = None
     ) -> None:
-        """params: the nested dict of `model.gpt`, on the host or on devices. batch_tokens: room of one call."""
+        """params: the nested dict of `model.gpt`, on the host or on devices. batch_tokens: room of one call; None:
+        what suits the devices."""
         self._params = jax.device_put(params) if placement.mesh is None else placement.put_state(params)
         self._config, self._compute, self._placement = config, compute, placement
-        self._batch_tokens = batch_tokens
+        one = DEVICE_TOKENS.get(jax.default_backend(), OTHER_DEVICE_TOKENS)
+        self._batch_tokens = batch_tokens or one * placement.row_shards
 
     def verdicts(
         self, questions: Sequence[Question], on_batch: Callable[[int, int], None] = lambda rows, tokens: None
     ) -> list[Verdict]:
         """One verdict a question, in order. `on_batch(rows, tokens)` is called after each batch with its real size.
 
-        Raises InputError if the model's losses are not numbers: a score made of them would look like a bad model.
+        Raises InputError if a prompt is too long for any batch, and if the model's losses are not numbers: a score made
+        of them would look like a bad model.
         """
+        if too_long := [question for question in questions if longest(question) > ROOMS[-1][0]]:
+            raise InputError(
+                f"Example {too_long[0].index} has {longest(too_long[0]):,} tokens, more than the {ROOMS[-1][0]:,} that "
+                "fit: set eval.truncation=left."
+            )
         losses = [[math.nan] * len(question.options) for question in questions]
         exact = [False] * len(questions)
         for batch, nats, hits in self._scored(questions):

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from model.branches import device_arrays, reach, score
-from model.buckets import PREFIX_ROOM, pack, plan, room, rows_of
+from model.buckets import ROOMS, pack, plan, room, rows_of
 from model.gpt import hidden, logits
 from model.recipe import Compute
 from model.score import Question, common_prefix, truncate_left
@@ -31,7 +31,7 @@ def questions(vocab: int) -> tuple[Question, ...]:
     def draw(n):
         return tuple(rng.integers(1, vocab, n).tolist())
 
-    found = []
+    found: list[Question] = []
     for length, endings in [(200, (1, 3, 2, 5)), (129, (4, 4)), (30, (1, 1, 1)), (1, (6, 2)), (700, (2, 1))]:
         prefix, tails = (0, *draw(length)), [draw(n) for n in endings]
         options = tuple((*prefix, *tail) for tail in tails)
@@ -65,7 +65,7 @@ def test_losses_are_those_of_each_option_on_its_own(name, seq_len):
     config = tiny(name, seq_len=seq_len, n_kv_head=1)
     params = random_params(config)
     losses, hits, shapes = in_batches(params, config, batch_tokens=2000)
-    assert len(shapes) == (2 if reach(config) > PREFIX_ROOM else 1)
+    assert len(shapes) == (2 if reach(config) > ROOMS[0][0] else 1)
     whole = jax.jit(lambda tokens: logits(params, hidden(params, tokens, config, COMPUTE), config))
     checked = 0
     for number, question in enumerate(questions(config.vocab_size)):
@@ -94,11 +94,11 @@ def test_a_model_that_finds_everything_equally_likely_predicts_the_first_token_o
 
 def test_no_array_of_logits_for_all_tokens_exists():
     config = tiny(vocab_size=5000)
-    batch = device_arrays(pack([], 16, 512, 128), None)
+    batch = device_arrays(pack([], 16, 512, 256), None)
     traced = score.trace(jax.eval_shape(lambda: random_params(config)), batch, config, COMPUTE)
     sizes = [v.aval.size for eqn in walk(traced.jaxpr.jaxpr) for v in eqn.outvars if 5000 in v.aval.shape]
     assert max(sizes) == 16 * 8 * 5000
-    assert max(sizes) < 16 * 128 * 5000 / 10
+    assert max(sizes) < 16 * 256 * 5000 / 10
 
 
 def walk(jaxpr):
