@@ -23,7 +23,9 @@ from tests.gcs_server import GcsServer
 
 LEASE_SECONDS = 4
 PATIENCE_SECONDS = 300.0
-"""Longest wait for a run to show life after a fault, or to end."""
+"""Longest wait for a run to show life after a fault."""
+RUN_SECONDS = 3600.0
+"""Longest run."""
 RESTARTS_WITHOUT_FAULT = 3
 SMALL = (
     *("data.world.documents=2400", "data.world.people=8", "data.world.questions=20", "data.world.val_documents=60"),
@@ -32,6 +34,7 @@ SMALL = (
     *("base.steps=200", "base.total_batch_tokens=512", "base.eval_every=100", "base.eval_tokens=1024"),
     *("base.sample_every=200", "base.log_every=1", "base.checkpoint.every_steps=20"),
     *("sft.steps=40", "sft.eval_every=20", "sft.eval_tokens=1024", "sft.log_every=1", "sft.checkpoint.every_steps=10"),
+    *("eval.max_per_task=8", "chat.max_per_task=4", "chat.max_new_tokens=16", "prompts.max_new_tokens=16"),
     *("flow.retries=20", "flow.retry_seconds=0"),
 )
 MOMENTS = 150
@@ -124,7 +127,7 @@ class Campaign:
 
     def _undisturbed(self) -> None:
         command = self.start()
-        command.wait_for(lambda: False, PATIENCE_SECONDS * 2)
+        command.wait_for(lambda: False, RUN_SECONDS)
         assert command.code == 0, f"the undisturbed run ended with {command.code}; see {self._tail()}"
 
     def _disturbed(self, pending: list[Fault]) -> None:
@@ -144,7 +147,7 @@ class Campaign:
                 assert idle <= RESTARTS_WITHOUT_FAULT, f"the command ends by itself again and again: {self._tail()}"
                 self.start()
             elif not pending:
-                self.command.wait_for(lambda: False, PATIENCE_SECONDS)
+                self.command.wait_for(lambda: False, RUN_SECONDS)
 
     def _inject(self, fault: Fault) -> None:
         before = self.command.events[-1]
