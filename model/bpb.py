@@ -18,9 +18,7 @@ import jax
 import jax.numpy as jnp
 
 
-def nats_and_bytes(
-    token_losses: jax.Array, targets: jax.Array, token_bytes: jax.Array
-) -> tuple[jax.Array, jax.Array]:
+def nats_and_bytes(token_losses: jax.Array, targets: jax.Array, token_bytes: jax.Array) -> tuple[jax.Array, jax.Array]:
     """Sum one batch on the device, inside or outside `jit`.
 
     token_losses: [...] cross entropy in nats of each target.
@@ -41,7 +39,5 @@ def bits_per_byte(total_nats: float, total_bytes: int) -> float:
     Raises ValueError if there is no text at all: the quotient would be a number that means nothing.
     """
     if total_bytes <= 0:
-        raise ValueError(
-            "bits per byte needs at least one target token that stands for text, and there was none"
-        )
+        raise ValueError("bits per byte needs at least one target token that stands for text, and there was none")
     return float(total_nats) / (math.log(2) * int(total_bytes))

@@ -13,7 +13,9 @@ INK = {"loss": "#3566a8", "val": "#c2511f"}
 def training_curves(histories: Mapping[str, Sequence[Mapping[str, Any]]], path: Path) -> None:
     """One panel a run: training loss (nats per token, left axis) and validation bits per byte (right axis) by step."""
     figure = Figure(figsize=SIZE, layout="constrained")
-    for panel, (name, history) in zip(figure.subplots(1, len(histories), squeeze=False)[0], histories.items(), strict=True):
+    for panel, (name, history) in zip(
+        figure.subplots(1, len(histories), squeeze=False)[0], histories.items(), strict=True
+    ):
         loss = [(row["step"], row["loss"]) for row in history if row.get("loss") is not None]
         val = [(row["step"], row["val_bpb"]) for row in history if row.get("val_bpb") is not None]
         panel.set_title(name)

@@ -138,9 +138,7 @@ def _read_views(pickled: bytes) -> dict[str, _View]:
     except CheckpointRefused:
         raise
     except Exception as error:  # a hostile pickle can make the unpickler raise anything
-        raise CheckpointRefused(
-            f"has a pickle that is no state dict ({type(error).__name__}: {error})"
-        ) from error
+        raise CheckpointRefused(f"has a pickle that is no state dict ({type(error).__name__}: {error})") from error
     if not isinstance(state, dict):
         raise CheckpointRefused(f"holds a {type(state).__name__}, not a dict of tensors")
     others = [

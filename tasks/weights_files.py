@@ -30,9 +30,7 @@ def read_tensors(path: str | Path) -> dict[str, np.ndarray]:
     reader = READERS.get(path.suffix)
     if reader is None:
         known = ", ".join(READERS)
-        raise WeightsFileError(
-            f"{path} has the suffix '{path.suffix}', but weights are read from {known} files."
-        )
+        raise WeightsFileError(f"{path} has the suffix '{path.suffix}', but weights are read from {known} files.")
     if not path.is_file():
         raise WeightsFileError(f"{path} does not exist.")
     try:
@@ -80,9 +78,7 @@ def _read_npz(path: Path) -> dict[str, np.ndarray]:
 def _refuse_repeats(names: Iterable[str]) -> None:
     repeated = sorted(name for name, times in Counter(names).items() if times > 1)
     if repeated:
-        raise ValueError(
-            f"{', '.join(repeated)} occurs more than once; write the file again without the copies"
-        )
+        raise ValueError(f"{', '.join(repeated)} occurs more than once; write the file again without the copies")
 
 
 READERS: dict[str, Callable[[Path], dict[str, np.ndarray]]] = {

@@ -1,5 +1,7 @@
 """Scoring in batches gives each option the losses of a plain forward pass over it alone."""
 
+import subprocess
+import sys
 from functools import cache
 
 import jax
@@ -12,7 +14,7 @@ from model.buckets import ROOMS, pack, plan, room, rows_of
 from model.gpt import hidden, logits
 from model.recipe import Compute
 from model.score import Question, common_prefix, truncate_left
-from tests.model.engines import quick_compilation, random_params, tiny
+from tests.model.engines import ROOT, quick_compilation, random_params, tiny
 
 COMPUTE = Compute()
 
@@ -135,3 +137,11 @@ def test_batches_fill_the_devices_evenly():
     for batch in plan(questions(97), 2000, reach=10_000, row_multiple=4):
         assert batch.shape[0] % 4 == 0
         assert batch.shape[0] >= len(batch.rows)
+
+
+def test_rows_spread_over_a_mesh_give_the_same_losses():
+    """A process of its own, because the number of emulated devices is fixed when JAX starts."""
+    command = [sys.executable, "-m", "tests.model.branches_on_mesh"]
+    finished = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=240)
+    assert finished.returncode == 0, finished.stderr
+    assert float(finished.stdout) < 1e-5

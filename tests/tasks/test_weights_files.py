@@ -20,9 +20,7 @@ def plain(value) -> bytes:
 
 def push_tensor(key: str, torch_class: str, offset, size, stride) -> bytes:
     """Opcodes as torch.save writes them for one tensor."""
-    reference = (
-        b"(" + plain("storage") + f"ctorch\n{torch_class}\n".encode() + plain(key) + plain("cpu") + plain(1)
-    )
+    reference = b"(" + plain("storage") + f"ctorch\n{torch_class}\n".encode() + plain(key) + plain("cpu") + plain(1)
     arguments = b"(" + reference + b"tQ" + plain(offset) + plain(size) + plain(stride) + plain(False)
     return b"ctorch._utils\n_rebuild_tensor_v2\n" + arguments + b"ccollections\nOrderedDict\n)RtR"
 
