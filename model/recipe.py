@@ -271,7 +271,7 @@ class Compute:
     """How to compute it: nothing here changes the mathematics, only precision, memory and speed."""
 
     compute_dtype: Literal["float32", "bfloat16"] = "float32"
-    param_dtype: Literal["float32", "bfloat16"] = "float32"
+    param_dtype: Literal["float32"] = "float32"  # bfloat16 would round most updates away
     polar_dtype: Literal["float32", "bfloat16"] = "float32"  # Muon's iteration; bfloat16 on accelerators
     attention: Literal["auto", "xla", "splash", "cudnn"] = "auto"
     loss_chunk: int = 256  # tokens per device whose logits exist at the same time
@@ -279,8 +279,9 @@ class Compute:
     layer_loop: Literal["unrolled", "scan"] = "unrolled"
 
     def __post_init__(self) -> None:
-        for name in ("compute_dtype", "param_dtype", "polar_dtype"):
+        for name in ("compute_dtype", "polar_dtype"):
             _among(self, name, "float32", "bfloat16")
+        _among(self, "param_dtype", "float32")
         _among(self, "attention", "auto", "xla", "splash", "cudnn")
         _among(self, "remat", "none", "full", "dots")
         _among(self, "layer_loop", "unrolled", "scan")
