@@ -45,7 +45,7 @@ class World:
 
     people: Annotated[int, Field(ge=8, le=120)] = 20
     places: Annotated[int, Field(ge=4, le=12)] = 8
-    things: Annotated[int, Field(ge=4, le=32)] = 16
+    things: Annotated[int, Field(ge=5, le=32)] = 16
     documents: Count = 20_000  # of the training split, some 40 tokens each
     val_documents: Count = 400
     conversations: Count = 6000  # for fine-tuning
@@ -155,7 +155,7 @@ class Compute:
     """How the mathematics is carried out (`model.recipe.Compute`)."""
 
     compute_dtype: Literal["float32", "bfloat16"] = "bfloat16"
-    param_dtype: Literal["float32", "bfloat16"] = "float32"
+    param_dtype: Literal["float32"] = "float32"  # bfloat16 would round most updates away
     attention: Literal["auto", "xla", "splash", "cudnn"] = "auto"
     loss_chunk: Count = 256  # tokens whose logits exist at one time
     remat: Literal["none", "full", "dots"] = "none"
