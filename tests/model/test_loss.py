@@ -35,8 +35,8 @@ def test_the_chunk_does_not_matter(chunk: int) -> None:
 
 def test_both_losses_have_one_gradient() -> None:
     params, (tokens, targets) = random_params(CONFIG), batch(100, (ROWS, SEQ))
-    summed = jax.grad(lambda p: 3 * loss_sum(p, tokens, targets, CONFIG, compute(17))[0])(params)
-    each = jax.grad(lambda p: 3 * token_losses(p, tokens, targets, CONFIG, compute(17)).sum())(params)
+    summed = jax.jit(jax.grad(lambda p: 3 * loss_sum(p, tokens, targets, CONFIG, compute(17))[0]))(params)
+    each = jax.jit(jax.grad(lambda p: 3 * token_losses(p, tokens, targets, CONFIG, compute(17)).sum()))(params)
     for a, b in zip(*map(jax.tree.leaves, (summed, each)), strict=True):
         assert np.linalg.norm(a - b) <= 1e-5 * np.linalg.norm(b)
 

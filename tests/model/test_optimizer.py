@@ -54,7 +54,8 @@ def test_rates(name: str) -> None:
     config = tiny(name, n_embd=64)
     params = jax.tree.map(jnp.zeros_like, init(config, 0))
     optimizer = make_optimizer(config.recipe, 64, batch_lr_scale=0.5, lr_scale=0.8)
-    updates, _ = optimizer.update(jax.tree.map(jnp.ones_like, params), optimizer.init(params), params, dials=DIALS)
+    grads, state = jax.tree.map(jnp.ones_like, params), optimizer.init(params)
+    updates, _ = jax.jit(optimizer.update)(grads, state, params, dials=DIALS)
     wide = (768 / 64) ** 0.5
     expected = {
         "lm_head": {"head": 0.008, "r4": 0.004}[name] * wide * 0.5,
@@ -75,11 +76,11 @@ def test_adamw_over_steps() -> None:
     params = random_params(config)
     start, group = np.asarray(params["wte"], np.float64), config.recipe.optimizer.wte
     optimizer = make_optimizer(config.recipe, config.n_embd)
-    state, grads, rates = optimizer.init(params), [], []
+    state, grads, rates, update = optimizer.init(params), [], [], jax.jit(optimizer.update)
     for lr_mult in (1.0, 0.25, 0.5, 1.0):
         grad = rng.normal(size=start.shape)
         tree = jax.tree.map(jnp.zeros_like, params) | {"wte": jnp.asarray(grad, jnp.float32)}
-        updates, state = optimizer.update(tree, state, params, dials=DIALS._replace(lr_mult=jnp.float32(lr_mult)))
+        updates, state = update(tree, state, params, dials=DIALS._replace(lr_mult=jnp.float32(lr_mult)))
         params = jax.tree.map(jnp.add, params, updates)
         grads.append(grad)
         rates.append(lr_mult * 0.3 * (768 / config.n_embd) ** 0.5)
