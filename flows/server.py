@@ -19,7 +19,7 @@ from collections.abc import Iterator
 import httpx
 from prefect.settings import PREFECT_API_URL, temporary_settings
 
-STARTUP_SECONDS = 120.0
+STARTUP_SECONDS = 300.0
 
 
 class ServerError(Exception):

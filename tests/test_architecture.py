@@ -71,8 +71,8 @@ def test_every_module_says_what_it_promises():
 
 
 def test_files_stay_short():
-    long = {str(p.relative_to(ROOT)): n for layer in LAYERS for p in sources(layer) if (n := lines(p)) > 400}
-    assert not long, f"past 400 lines a file is usually two ideas: {long}"
+    long = {str(p.relative_to(ROOT)): n for layer in LAYERS for p in sources(layer) if (n := lines(p)) > 450}
+    assert not long, f"past 450 lines a file is usually two ideas: {long}"
 
 
 def lines(path: Path) -> int:

@@ -15,6 +15,7 @@ def campaign(tmp_path):
     made.close()
 
 
+@pytest.mark.slow
 def test_a_disturbed_run_ends_like_an_undisturbed_one(campaign):
     campaign.run(3)
     assert len(campaign.rows) == 3

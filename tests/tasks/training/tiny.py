@@ -35,6 +35,11 @@ WORDS = [
     "sft.log_every=1",
     "sft.eval_tokens=640",
     "sft.checkpoint.every_steps=2",
+    # The recipe's own rates: a rehearsal's higher ones magnify rounding beyond what the tests compare.
+    "recipe.optimizer.matrix_lr=0.02",
+    "recipe.optimizer.unembedding_lr=0.004",
+    "recipe.optimizer.embedding_lr=0.3",
+    "sft.lr_scale=0.8",
 ]
 
 BASE_INPUTS = ("shards", "tokenizer")
