@@ -1,7 +1,9 @@
 """The wordings themselves: what is held out in one of them must not be readable in another one."""
 
 import re
+from collections import Counter
 from itertools import product
+from random import Random
 
 import pytest
 
@@ -49,8 +51,11 @@ def test_forms_use_only_the_places_that_say_fills():
 def test_nouns_take_the_article_a_and_names_are_no_part_of_each_other():
     nouns = (*words.TRADES, *words.PETS, *words.LANDMARKS, *words.THINGS)
     assert [noun for noun in nouns if noun[0] in "aeiou"] == []
-    import random
-
-    names = words.people_names(words.MAX_PEOPLE, random.Random(0))
-    names += words.place_names(words.MAX_PLACES, random.Random(0))
+    names = words.people_names(words.MAX_PEOPLE, Random(0)) + words.place_names(words.MAX_PLACES, Random(0))
     assert [(a, b) for a, b in product(names, names) if a != b and a in b] == []
+
+
+def test_first_letters_are_spread_evenly():
+    for names in (words.people_names(50, Random(0)), words.place_names(12, Random(0)), words.THINGS[:24]):
+        counts = Counter(name[0] for name in names).values()
+        assert max(counts) - min(counts) <= 1
