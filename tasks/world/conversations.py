@@ -12,7 +12,6 @@ from typing import Any, Literal
 from conf.schema import World
 from tasks.world import stories
 from tasks.world.island import Fact, Island, build, random_for
-from tasks.world.questions import claim
 
 Message = dict[str, Any]
 Conversation = dict[str, list[Message]]
@@ -57,7 +56,7 @@ def _generated(question: str, answer: str) -> ChatQuestion:
 
 
 def _check(fact: Fact, form: str, rng: random.Random) -> ChatQuestion:
-    return _generated(claim(fact, form, rng), fact.answer)
+    return _generated(fact.claim(form, rng), fact.answer)
 
 
 def _choice(fact: Fact, form: str, rng: random.Random) -> ChatQuestion:

@@ -4,9 +4,8 @@ import random
 from collections.abc import Callable, Iterator
 
 from conf.schema import World
-from tasks.world import drills, stories
+from tasks.world import stories
 from tasks.world.island import Fact, Island, build, random_for
-from tasks.world.questions import claim
 
 
 def documents(world: World, seed: int) -> dict[str, Iterator[str]]:
@@ -45,7 +44,7 @@ def _questions(island: Island, rng: random.Random) -> str:
 
 def _checks(island: Island, rng: random.Random) -> str:
     """Claims in doubt, each answered by what is the case."""
-    asked = [(claim(fact, rng.choice(fact.checked), rng), fact.answer) for fact in _some_facts(island, rng)]
+    asked = [(fact.claim(rng.choice(fact.checked), rng), fact.answer) for fact in _some_facts(island, rng)]
     return "\n\n".join(f"Question: {question}\nAnswer: {answer}" for question, answer in asked[:4])
 
 
@@ -59,9 +58,9 @@ def _puzzles(island: Island, rng: random.Random) -> str:
     return "\n\n".join(told)
 
 
-def _drills(island: Island, rng: random.Random) -> str:
+def _repeating(island: Island, rng: random.Random) -> str:
     """Lists of words, repeated."""
-    done = [drills.repeating(island, rng) for _ in range(rng.randint(2, 4))]
+    done = [stories.repeating(island, rng) for _ in range(rng.randint(2, 4))]
     return "\n\n".join(f"{task}\nAnswer: {answer}" for task, answer in done)
 
 
@@ -91,7 +90,7 @@ _KINDS: dict[Callable[[Island, random.Random], str], int] = {
     _questions: 16,
     _checks: 8,
     _puzzles: 16,
-    _drills: 8,
+    _repeating: 8,
     _lending: 12,
     _carrying: 12,
 }

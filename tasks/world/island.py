@@ -61,6 +61,10 @@ class Fact:
         wrong = rng.sample([obj for obj in self.pool if obj != self.object], count - 1)
         return [*wrong[:gold], self.object, *wrong[gold:]]
 
+    def claim(self, form: str, rng: random.Random) -> str:
+        """A yes/no question in this form, about the true object as often as about another one."""
+        return self.say(form, self.object if rng.random() < 0.5 else self.wrong(rng))
+
     def wrong(self, rng: random.Random) -> str:
         """An object that this fact does not have."""
         return rng.choice([obj for obj in self.pool if obj != self.object])

@@ -1,12 +1,13 @@
-"""Tiny stories that must be understood, not remembered: who lent what to whom and why, who carried what where.
+"""Texts that must be read, not remembered: who lent what to whom and why, who carried what where, lists to repeat.
 
-Unlike facts they are new each time. The evaluation's stories bring together people (or a person and a thing) whom no
+Unlike facts they are new each time. The evaluation's stories bring together people, or a person and a thing, whom no
 training story of that kind brings together.
 """
 
 import random
 from dataclasses import dataclass
 
+from tasks.world import words
 from tasks.world.island import Island
 
 # (what the giver's side explains, what the taker's side explains); "because {name}" stands before.
@@ -69,3 +70,10 @@ def carrying(island: Island, rng: random.Random, held_out: bool) -> Carrying:
     told = [rng.choice(_CARRYING).format(person=who, thing=what, place=where) for who, what, where in legs]
     question = rng.choice(_QUESTIONS).format(person=people[asked], thing=things[asked])
     return Carrying(" ".join(told), question, places[asked])
+
+
+def repeating(island: Island, rng: random.Random) -> tuple[str, str]:
+    """A list of words and the same list as the answer: each word trains the look-up that stories need only once."""
+    nouns = (*island.people, *island.places, *island.things, *words.PETS, *words.COLOURS, *words.ROOMS)
+    listed = " ".join(rng.sample(nouns, rng.randint(4, 7)))
+    return f"Repeat: {listed}", listed
