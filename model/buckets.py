@@ -73,16 +73,18 @@ class Batch:
 
 
 def rows_of(number: int, question: Question, reach: int) -> list[Row]:
-    """The rows of a question: one if its options share a prefix, else one for each option (after truncation, say).
+    """The rows of a question: one for all options if that saves tokens, else one for each.
 
-    The prefix ends before the token in front of the first scored one, whose output is what predicts it. reach: how many
-    tokens before it a token can depend on, through all layers.
+    A prefix ends before the token in front of the first scored one, whose output is what predicts it. Options that
+    differ in other tokens as well (contexts of a schema, options cut to another length) have those in their branches.
+    reach: how many tokens before it a token can depend on, through all layers.
     """
-    scored = [k for k in range(len(question.options)) if question.ends[k] > question.starts[k]]
-    if not scored:
+    ends = {k: start - 1 for k, start in enumerate(question.starts) if start < question.ends[k]}
+    if not ends:
         return []
-    shared = min(common_prefix(question.options), min(question.starts[k] for k in scored) - 1)
-    groups = [(shared, scored)] if shared > 0 else [(question.starts[k] - 1, [k]) for k in scored]
+    shared = min(common_prefix(question.options), *ends.values())
+    saved, moved = shared * (len(ends) - 1), sum(end - shared for end in ends.values())
+    groups = [(shared, list(ends))] if saved >= moved else [(end, [k]) for k, end in ends.items()]
     return [
         Row(
             number,
