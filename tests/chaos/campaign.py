@@ -150,27 +150,28 @@ class Campaign:
                 self.command.wait_for(lambda: False, RUN_SECONDS)
 
     def _inject(self, fault: Fault) -> None:
-        before = self.command.events[-1]
-        stage, step = before.get("stage", ""), before.get("step")
+        stage = self.command.events[-1].get("stage", "")
+        step = max(_steps(self.command.events, stage), default=None)
+        begun = time.monotonic()
         fault.harm(self)
         ended = time.monotonic()
-        done = self._sign_of_life(fault, stage, ended)
-        steps = [e["step"] for e in done[:-1] if e.get("stage") == stage and e["kind"] == "progress" and "step" in e]
-        again = done[-1].get("step") if done[-1].get("stage") == stage else None
-        lost = max(0, max([step, *steps]) + 1 - again) if step and again and stage in ("base", "sft") else None
+        done = self._sign_of_life(fault, stage, begun, ended)
+        reached, again = max(_steps(done[:-1], stage), default=step), _steps(done[-1:], stage)
+        lost = max(0, reached + 1 - again[0]) if reached and again and stage in ("base", "sft") else None
         self.rows.append(Row(fault.name, stage, step, lost, done[-1]["time"] - ended))
-        print(
-            f"{len(self.rows)}: {fault.name} in {stage} at step {step}, {self.rows[-1].seconds:.1f} s", file=sys.stderr
-        )
+        print(f"{len(self.rows)}: {self.rows[-1]}", file=sys.stderr)
 
-    def _sign_of_life(self, fault: Fault, stage: str, since: float) -> list[dict[str, Any]]:
-        """Events since the harm up to the first that shows work again; starts the command again if it ended."""
+    def _sign_of_life(self, fault: Fault, stage: str, begun: float, ended: float) -> list[dict[str, Any]]:
+        """Events since the harm up to the first that shows work again; starts the command again if it ended.
+
+        After a fault that `restarts`, only what comes from a stage or command started since it `begun` is work again.
+        """
         deadline = time.monotonic() + PATIENCE_SECONDS
         while time.monotonic() < deadline:
-            events = [e for e in self.command.events if e["time"] > since]
             if self.command.code not in (None, 0):
                 self.start()
-            restarted = not fault.restarts or self.command.events[0]["time"] > since - 90
+            events = [e for e in self.command.events if e["time"] > ended]
+            restarted = not fault.restarts or self.command.events[0]["time"] > begun
             for index, event in enumerate(events):
                 restarted = restarted or event["kind"] in ("start", "restart")
                 if restarted and event["kind"] in ("progress", "done"):
@@ -204,3 +205,8 @@ class Campaign:
 
     def _tail(self) -> str:
         return (self.folder / "output").read_text(errors="replace")[-2000:]
+
+
+def _steps(events: list[dict[str, Any]], stage: str) -> list[int]:
+    """Steps that a stage told of."""
+    return [e["step"] for e in events if e.get("stage") == stage and e["kind"] == "progress" and "step" in e]
