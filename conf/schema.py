@@ -45,10 +45,10 @@ class World:
 
     people: Annotated[int, Field(ge=8, le=120)] = 20
     places: Annotated[int, Field(ge=4, le=12)] = 8
-    things: Annotated[int, Field(ge=5, le=32)] = 16
-    documents: Count = 20_000  # of the training split, some 40 tokens each
+    things: Annotated[int, Field(ge=4, le=32)] = 16
+    documents: Count = 16_000  # of the training split, some 40 tokens each
     val_documents: Count = 400
-    conversations: Count = 6000  # for fine-tuning
+    conversations: Count = 7000  # for fine-tuning
     questions: Annotated[int, Field(ge=8)] = 100  # of each evaluation task at most
     seed: Seed | None = (
         None  # which world it is; None: the run's seed if the corpus is the world (`conf.resolve`), else 0
@@ -201,7 +201,7 @@ class EvalConfig:
     tasks: list[str] | None = None  # None: all of the bundle
     max_per_task: Count | None = None  # None: every example
     truncation: Literal["none", "left"] = "none"  # prompts longer than the context; nanochat runs them whole
-    batch_tokens: Count | None = None  # room of one call, tokens; None: 8,192 on a CPU, 32,768 on any other device
+    batch_tokens: Count | None = None  # room of one call, tokens; None: 4,096 on a CPU, 32,768 a device elsewhere
     bootstrap_samples: Count = 1000
 
 

@@ -129,11 +129,11 @@ def _greeting(island: Island, rng: random.Random) -> Conversation:
 
 
 _KINDS: dict[Callable[[Island, random.Random], Conversation], int] = {
-    _asking: 42,
-    _puzzling: 20,
+    _asking: 40,
+    _puzzling: 18,
     _checking: 12,
-    _choosing: 12,
-    _listening: 6,
+    _choosing: 18,
+    _listening: 5,
     _calculating: 4,
-    _greeting: 4,
+    _greeting: 3,
 }
