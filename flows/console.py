@@ -56,6 +56,7 @@ class StageProgress:
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._last_line = -PLAIN_SECONDS
+        self._ended = False
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
@@ -85,7 +86,8 @@ class StageProgress:
                 self._task = self._bar.add_task(self._label, total=total, details="")
             self._bar.update(self._task, completed=step or 0, total=total, details=details(event))
             return
-        last = step is not None and step == total
+        last = step is not None and step == total and not self._ended
+        self._ended = step is not None and step == total
         if last or self._clock() - self._last_line >= PLAIN_SECONDS:
             self._last_line = self._clock()
             place = f"{step}/{total} " if total else f"{step} " if step is not None else ""

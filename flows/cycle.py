@@ -20,7 +20,8 @@ from conf.schema import Config
 from flows.command import failing_in_one_sentence, guarded, leave
 from flows.dag import dag
 from flows.running import Outcome, Runner
-from tasks.store import Artifact, Store
+from tasks.stage import InputError
+from tasks.store import Artifact, Store, missing
 
 
 @flow(name="cycle", persist_result=False)
@@ -34,6 +35,8 @@ def run_cycle(config: Config) -> Artifact:
     """Run every stage inside the current flow run, publish and show what came out; returns the report."""
     store = Store.from_config(config.store)
     store.check()
+    if absent := missing(config):
+        raise InputError(absent[0])
     runner = Runner(config, store)
     report = dag(runner)["report"]
     outcomes = list(runner.outcomes.values())
@@ -73,7 +76,9 @@ def show(outcomes: Sequence[Outcome], report: Artifact) -> None:
         )
     console.print(table)
     headline = report.manifest.metrics["headline"]
-    console.print("  ".join(f"{name} {value:.3f}" for name, value in headline.items() if value is not None))
+    console.print(
+        "  ".join(f"{name} {value:.3f}" for name, value in headline.items() if value is not None), soft_wrap=True
+    )
     console.print(f"Report: {report.path('report.html')}", soft_wrap=True)
 
 

@@ -21,7 +21,7 @@ from flows.command import leave
 from flows.dag import dag
 from flows.estimate import Estimate, base_estimate, cautions
 from tasks.stage import InputError
-from tasks.store import Damaged, Store, StoreUnavailable
+from tasks.store import Damaged, Store, StoreUnavailable, missing
 
 
 @dataclass(frozen=True)
@@ -105,7 +105,7 @@ def show(planned: Sequence[Planned], config: Config) -> None:
         f"{runs} of {len(planned)} stages would run; US$ {total:.2f} on {hardware.name} "
         f"({kind}, price of {hardware.price_date}), for the stages whose time is known."
     )
-    for line in cautions(config):
+    for line in missing(config) + cautions(config):
         console.print(f"caution: {line}", soft_wrap=True)
 
 
@@ -124,7 +124,7 @@ def main(words: Sequence[str]) -> int:
         rows = [
             asdict(p) | {"dollars": p.estimate.dollars(config.hardware, config.report.spot)} for p in planner.planned
         ]
-        print(json.dumps({"stages": rows, "cautions": cautions(config)}, indent=2))
+        print(json.dumps({"stages": rows, "cautions": missing(config) + cautions(config)}, indent=2))
     else:
         show(planner.planned, config)
     return 0

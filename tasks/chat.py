@@ -38,6 +38,7 @@ STAGE = Stage(
     version=1,
     reads=("chat", "data.world", "compute.compute_dtype", "seed"),
     runtime=("compute", "chat.batch_rows"),
+    files=("chat.data_dir", "chat.word_list"),
     inputs=("model", "tokenizer"),
     resumable=True,
     accelerator=True,

@@ -38,6 +38,7 @@ STAGE = Stage(
     version=1,
     reads=("seed", "scale.seq_len", "sft.mixture", "sft.val_share", "sft.overlong", "data.world"),
     runtime=("store.cache_dir",),
+    files=("sft.mixture",),
     inputs=("tokenizer",),
 )
 

@@ -34,6 +34,7 @@ STAGE = Stage(
     version=1,
     reads=("data.world", "eval", "compute.compute_dtype"),
     runtime=("compute", "eval.batch_tokens"),
+    files=("eval.bundle",),
     inputs=("model", "tokenizer"),
     resumable=True,
     accelerator=True,

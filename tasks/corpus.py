@@ -60,6 +60,7 @@ STAGE = Stage(
         "data.world",
     ),
     runtime=("store.cache_dir",),
+    files=("data.paths", "data.val_paths"),
 )
 
 PART_BYTES = 16 * 2**20  # of files that are read together, compressed or not

@@ -62,7 +62,8 @@ class Stage:
     """The declaration of a stage.
 
     reads: dotted config paths whose values enter the key. runtime: paths that may be read too but cannot change the
-    bytes; one below a path of `reads` is left out of the key. inputs: role names, `optional` ones may be missing.
+    bytes; one below a path of `reads` is left out of the key. files: those of `reads` that name local files, whose content
+    enters the key too. inputs: role names, `optional` ones may be missing.
     resumable: files published by an earlier attempt are kept for the next one. accelerator: uses JAX devices, so the
     compilation cache is set up before `run`. version: raised when the output changes its meaning.
     """
@@ -71,6 +72,7 @@ class Stage:
     version: int
     reads: tuple[str, ...] = ()
     runtime: tuple[str, ...] = ()
+    files: tuple[str, ...] = ()
     inputs: tuple[str, ...] = ()
     optional: tuple[str, ...] = ()
     resumable: bool = False

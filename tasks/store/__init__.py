@@ -7,6 +7,7 @@ tokenizer.path("tokenizer.json")
 """
 
 from tasks.store.artifact import Artifact
+from tasks.store.contents import missing
 from tasks.store.directories import Mirrored
 from tasks.store.inline import run_inline
 from tasks.store.lease import LeaseLost
@@ -30,6 +31,7 @@ __all__ = [
     "Store",
     "StoreUnavailable",
     "Workspace",
+    "missing",
     "run_inline",
     "run_stage",
     "stop_children",

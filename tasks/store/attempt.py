@@ -6,7 +6,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from tasks import stage as stages
-from tasks.stage import StopSignal
+from tasks.stage import InputError, StopSignal
 from tasks.store import keys, provenance, sources
 from tasks.store import manifest as manifests
 from tasks.store.artifact import Artifact
@@ -37,6 +37,7 @@ def make(
     """
     stage, run = stages.load(stage_name)
     input_keys = {role: artifact.key for role, artifact in inputs.items()}
+    config_read = keys.config_fields(stage, config)
     located = store.locate(stage_name, config, input_keys)
     where = f"{stage.name}/{located.key}"
     reads = [made.where for made in inputs.values()]
@@ -51,12 +52,14 @@ def make(
             out = Workspace(store.root, where, lease, path, events, stop, dict(run_info or {}))
             out.adopt(stage.resumable)
             metrics = run(ConfigView(config, stage), inputs, out)
+            if keys.config_fields(stage, config) != config_read:
+                raise InputError(f"A local file that stage '{stage.name}' reads was changed meanwhile: run it again.")
             code = sources.cached_closure(stages.module_name(stage_name))
             manifest = Manifest(
                 stage=stage.name,
                 version=stage.version,
                 key=located.key,
-                config=keys.config_fields(stage, config),
+                config=config_read,
                 inputs={role: {"stage": source.stage, "key": source.key} for role, source in sorted(inputs.items())},
                 files={},
                 metrics=_plain(metrics, "metrics", events),

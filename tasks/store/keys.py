@@ -13,6 +13,7 @@ from dataclasses import fields, is_dataclass
 from typing import Any
 
 from tasks.stage import InputError, Stage
+from tasks.store.contents import contents
 from tasks.store.secrets import redact_url
 
 
@@ -47,14 +48,15 @@ def dumps(value: Any) -> str:
 
 
 def config_fields(stage: Stage, config: Any) -> dict[str, Any]:
-    """Dotted path → canonical value of every config path that the stage `reads`, without what is `runtime` below it."""
-    found = {}
+    """What the stage `reads`: dotted path → canonical value, without what is `runtime` below it; and what lies in its
+    `files`."""
+    found: dict[str, Any] = {}
     for path in stage.reads:
         value = config
         for part in path.split("."):
             value = getattr(value, part)
         found[path] = _without_runtime(canonical(value, path), path, stage.runtime)
-    return found
+    return found | contents(stage, config)
 
 
 def _without_runtime(value: Any, path: str, runtime: tuple[str, ...]) -> Any:
