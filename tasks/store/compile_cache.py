@@ -4,6 +4,9 @@ Each process gives JAX a directory of its own, filled from `<root>/compile-cache
 before the first compilation; a thread stores new entries there as soon as they are written. The stored name ends in
 the entry's checksum: a damaged entry is recognised, dropped and compiled again, and never an error. JAX gets no gs://
 directory itself, since with a dead endpoint it does not come up at all.
+
+Nothing here is ever fatal or waited for without end: a disk that refuses the directory, or a disk or bucket that does
+not answer, costs compilations.
 """
 
 import hashlib
@@ -18,6 +21,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from tasks.stage import InputError
 from tasks.store.gather import parallel
 from tasks.store.roots import StoreUnavailable, sha256_file
 from tasks.store.store import Store
@@ -25,6 +29,10 @@ from tasks.store.store import Store
 FOLDER = "compile-cache"
 STALE_SECONDS = 30 * 86_400
 """Age at which the directory of a process that was killed is removed."""
+PROBE_SECONDS = 10.0
+"""Longest wait for the local disk to take a directory and a file."""
+MIRROR_SECONDS = 60.0
+"""Longest wait for the root, before the first compilation and after the last; what comes later is still of use."""
 POLL_SECONDS = 1.0
 """How often new entries are looked for; one that kept its size for so long is complete."""
 HIT = "/jax/compilation_cache/cache_hits"
@@ -45,12 +53,23 @@ class CompileCache:
         self.hits = self.misses = 0
         self._store, self._prefix, self._log = store, f"{FOLDER}/{tag}", log
         self.directory = store.cache_dir / "compile" / uuid.uuid4().hex
-        self.directory.mkdir(parents=True)
+        self._stored: set[str] = set()
+        self._sizes: dict[str, int] = {}
+
+    def open(self) -> None:
+        """Make the directory and try that it takes files; remove those of processes that are long gone."""
+        self._arriving.mkdir(parents=True)
+        probe = self._arriving / "probe"
+        probe.write_bytes(b"probe")
+        probe.unlink()
         for other in self.directory.parent.iterdir():
             if time.time() - other.stat().st_mtime > STALE_SECONDS:
                 shutil.rmtree(other, ignore_errors=True)
-        self._stored: set[str] = set()
-        self._sizes: dict[str, int] = {}
+
+    @property
+    def _arriving(self) -> Path:
+        """Where entries lie that are not verified yet; JAX does not look into folders."""
+        return self.directory / "arriving"
 
     def pull(self) -> int:
         """Fill the directory with what the root has; returns the number of entries."""
@@ -77,52 +96,58 @@ class CompileCache:
     def _pull_one(self, stored: str) -> bool:
         name, _, checksum = stored.rpartition("~")
         where = f"{self._prefix}/{stored}"
-        target = self.directory / name
-        self._stored.add(name)
+        arriving = self._arriving / name
         try:
-            self._store.root.fetch(where, target)
-            if sha256_file(target) == checksum:
+            self._store.root.fetch(where, arriving)
+            if sha256_file(arriving) == checksum:
+                self._stored.add(name)
+                arriving.replace(self.directory / name)
                 return True
             self._log(f"{where} is damaged; it is dropped and compiled again")
             self._store.root.delete([where])
         except FileNotFoundError:  # collected meanwhile
             pass
-        target.unlink(missing_ok=True)
-        self._stored.discard(name)
+        arriving.unlink(missing_ok=True)
         return False
 
 
 @contextmanager
 def enabled(store: Store, tag: str, log: Callable[[str], None]) -> Iterator[CompileCache]:
-    """JAX compiles through the cache while inside. A root that does not answer costs compilations, nothing else."""
+    """JAX compiles through the cache while inside; without it where the local disk does not take the directory."""
     import jax
     from jax import monitoring
+    from jax.experimental.compilation_cache import compilation_cache
 
     cache = CompileCache(store, tag, log)
+    if not _tolerantly(cache.open, PROBE_SECONDS, "not used", log):
+        yield cache
+        return
     wanted = {**SETTINGS, "jax_compilation_cache_dir": str(cache.directory)}
     before = {name: getattr(jax.config, name) for name in wanted}
     for name, value in wanted.items():
         jax.config.update(name, value)
+    compilation_cache.reset_cache()  # JAX keeps the directory that it used first
     monitoring.register_event_listener(cache.count)
     ended = threading.Event()
 
     def pushes() -> None:
         while not ended.wait(POLL_SECONDS):
-            _tolerantly(cache.push, log)
+            _tolerantly(cache.push, MIRROR_SECONDS, "not mirrored", log)
 
     thread = threading.Thread(target=pushes, name="compile-cache", daemon=True)
     try:
-        _tolerantly(cache.pull, log)
+        _tolerantly(cache.pull, MIRROR_SECONDS, "not mirrored", log)
         thread.start()
         yield cache
     finally:
         ended.set()
         if thread.ident:
             thread.join()
-        _tolerantly(lambda: cache.push(all_complete=True), log)
+        _tolerantly(lambda: cache.push(all_complete=True), MIRROR_SECONDS, "not mirrored", log)
         monitoring.unregister_event_listener(cache.count)
         for name, value in before.items():
             jax.config.update(name, value)
+        compilation_cache.reset_cache()
         shutil.rmtree(cache.directory, ignore_errors=True)
 
 
@@ -151,8 +176,22 @@ def _processor() -> str:
     return "\n".join(sorted({line for line in lines if line.startswith(("flags", "Features", "model name"))}))
 
 
-def _tolerantly(do: Callable[[], Any], log: Callable[[str], None]) -> None:
-    try:
-        do()
-    except (StoreUnavailable, OSError) as error:
-        log(f"the compilation cache is not mirrored: {error}")
+def _tolerantly(do: Callable[[], Any], seconds: float, instead: str, log: Callable[[str], None]) -> bool:
+    """Whether `do` came to its end within `seconds`. It runs in a thread, which is left alone if it hangs."""
+    done: list[bool] = []
+    problem = f"no answer within {seconds:g} s"
+
+    def tried() -> None:
+        nonlocal problem
+        try:
+            do()
+            done.append(True)
+        except (StoreUnavailable, InputError, OSError) as error:
+            problem = str(error)
+
+    thread = threading.Thread(target=tried, name="compile-cache", daemon=True)
+    thread.start()
+    thread.join(seconds)
+    if not done:
+        log(f"the compilation cache is {instead}: {problem}")
+    return bool(done)
