@@ -107,7 +107,8 @@ class Checkpoints:
             pause = FIRST_RETRY_SECONDS * 2 ** (self._failures - 1)
             return now - self._last_try >= min(pause, LONGEST_RETRY_SECONDS)
         late = now - self._last_try >= 60 * self._settings.every_minutes
-        return late or step % self._settings.every_steps == 0
+        every = self._settings.every_steps  # a multiple that came by during an earlier save is made up for at once
+        return late or step // every > max(self._last_step, 0) // every
 
     def save(self, state: Any, position: Position, records: list[Path]) -> None:
         """Start a save. `state` may be donated when this returns; `records` are small files kept with it.

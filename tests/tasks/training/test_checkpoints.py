@@ -53,12 +53,24 @@ def test_the_saved_state_is_that_of_the_call_though_its_buffers_are_donated(run)
 
 def test_due_every_n_steps_or_m_minutes_and_once_a_step(run):
     due = run.checkpoints.due
-    assert [step for step in range(31) if due(step)] == [10, 20, 30]
+    assert [step for step in range(31) if due(step) and run.save(step)] == [10, 20, 30]
     run.clock.forward(minutes=16)
     assert due(33)
     assert run.save(33)
     assert not due(33)
     assert not due(34)
+
+
+def test_a_save_that_outlasts_its_interval_is_followed_by_the_next_at_once(run, monkeypatch):
+    release, genuine = threading.Event(), run.attempt.root.put
+    monkeypatch.setattr(run.attempt.root, "put", lambda *args: release.wait(60) and genuine(*args))
+    run.checkpoints.save(state_at(10), position(10), [])
+    assert not any(run.checkpoints.due(step) for step in range(11, 24))
+    release.set()
+    assert run.checkpoints.finish(60)
+    assert run.checkpoints.due(24)  # for 20, which came by meanwhile
+    assert run.save(24)
+    assert [step for step in range(24, 31) if run.checkpoints.due(step)] == [30]
 
 
 def test_the_newest_and_the_best_are_kept(run):
