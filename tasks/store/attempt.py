@@ -2,6 +2,7 @@
 
 import math
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from datetime import UTC, datetime
 from typing import Any
 
@@ -13,6 +14,7 @@ from tasks.store.artifact import Artifact
 from tasks.store.events import Events
 from tasks.store.lease import Lease, LeaseLost
 from tasks.store.manifest import Damaged, Manifest
+from tasks.store.roots import StoreUnavailable
 from tasks.store.secrets import redact
 from tasks.store.store import Located, Store
 from tasks.store.view import ConfigView
@@ -79,6 +81,10 @@ def make(
             made = store.artifact(stage.name, located.key)
         finished = True
         return made
+    except OSError:  # an heir on this machine may have removed the directory of this attempt: that says more
+        with suppress(StoreUnavailable):
+            lease.confirm()
+        raise
     finally:
         lease.release(remove=finished)
 

@@ -15,9 +15,10 @@ from unittest import mock
 
 from conf.compose import compose
 from tasks.store import Store, inventory
+from tasks.store.compile_cache import FOLDER as COMPILE_CACHE
 from tasks.store.gather import parallel
-from tests.chaos.faults import Fault, sequence
-from tests.chaos.running import Command
+from tests.chaos.faults import Fault
+from tests.chaos.running import Command, processes_with
 from tests.fault_proxy import FaultProxy
 from tests.gcs_server import GcsServer
 
@@ -27,18 +28,23 @@ PATIENCE_SECONDS = 300.0
 RUN_SECONDS = 3600.0
 """Longest run."""
 RESTARTS_WITHOUT_FAULT = 3
+INTERVAL = 20
+"""Steps between checkpoints; a step takes some 20 ms, a save to the object store a second or more."""
 SMALL = (
     *("data.world.documents=2400", "data.world.people=8", "data.world.questions=20", "data.world.val_documents=60"),
     *("data.world.conversations=120", "tokenizer.vocab_size=512"),
     *("scale.depth=1", "scale.aspect=32", "scale.head_dim=16", "scale.seq_len=64"),
     *("base.steps=200", "base.total_batch_tokens=512", "base.eval_every=100", "base.eval_tokens=1024"),
-    *("base.sample_every=200", "base.log_every=1", "base.checkpoint.every_steps=20"),
-    *("sft.steps=40", "sft.eval_every=20", "sft.eval_tokens=1024", "sft.log_every=1", "sft.checkpoint.every_steps=10"),
+    *("base.sample_every=200", "base.log_every=1", f"base.checkpoint.every_steps={INTERVAL}"),
+    *("sft.steps=40", "sft.eval_every=20", "sft.eval_tokens=1024", "sft.log_every=1"),
+    f"sft.checkpoint.every_steps={INTERVAL}",
     *("eval.max_per_task=8", "chat.max_per_task=4", "chat.max_new_tokens=16", "prompts.max_new_tokens=16"),
     *("flow.retries=20", "flow.retry_seconds=0"),
 )
-MOMENTS = 150
+MOMENTS = 80
 """A fault comes 1 to so many events after the one before, or after a restart; a run has about 350."""
+MARK = "ENCORE_CHAOS"
+"""Variable in the environment of every process of a campaign."""
 EXACT = ("corpus", "tokenizer", "shards", "conversations")
 """Stages whose files must all be identical; of the others those in RESULTS (the rest holds times)."""
 RESULTS = ("weights.safetensors", "optimizer.safetensors", "results.json", "model.safetensors")
@@ -56,10 +62,25 @@ class Row:
 
 
 class Campaign:
-    """Runs against one server and proxy. `mode`: "whole" or "front", as of tests.chaos.command."""
+    """Runs against one server and proxy.
 
-    def __init__(self, folder: Path, mode: str, seed: int, *, overload_seconds: float = 20.0) -> None:
+    mode: "whole" or "front", as of tests.chaos.command. words: overrides beside SMALL. moments: see MOMENTS. shared:
+    stages whose artifacts the disturbed runs are given.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        mode: str,
+        seed: int,
+        *,
+        words: tuple[str, ...] = (),
+        moments: int = MOMENTS,
+        shared: tuple[str, ...] = (),
+        overload_seconds: float = 20.0,
+    ) -> None:
         self.folder, self.mode, self.overload_seconds = folder, mode, overload_seconds
+        self.more_words, self.moments, self.shared = words, moments, (*shared, COMPILE_CACHE)
         self.random = random.Random(seed)
         self.rows: list[Row] = []
         self.server = GcsServer(folder)
@@ -67,9 +88,10 @@ class Campaign:
         self.server.via = self.proxy.url
         self.server.start()
         self.bucket = self.server.new_bucket()
-        self.environment = self.server.environment()
+        environment = self.server.environment()
+        self.environment = {**environment, MARK: str(folder)}
         direct = {"STORAGE_EMULATOR_HOST": self.server.url}  # the campaign itself goes around the proxy
-        self._here = mock.patch.dict(os.environ, {**self.environment, **direct})
+        self._here = mock.patch.dict(os.environ, {**environment, **direct})
         self._here.start()
         self.run_name = ""
         self.command: Command
@@ -92,6 +114,7 @@ class Campaign:
         """The overrides of the run."""
         return [
             *SMALL,
+            *self.more_words,
             f'store.root="gs://{self.bucket}/{self.run_name}"',
             f"store.cache_dir={self.cache}",
             f"store.lease_seconds={LEASE_SECONDS}",
@@ -107,21 +130,21 @@ class Campaign:
         self.command = Command([self.mode, *self.words], self.environment, self.folder / "output")
         return self.command
 
-    def run(self, faults: int) -> None:
+    def run(self, faults: list[Fault]) -> None:
         """One undisturbed run, and disturbed ones until all faults were injected and survived."""
         self.run_name = "undisturbed"
         self._undisturbed()
         expected = self._results()
-        compiled = {
-            name: self.store.root.read(f"compile-cache/{name}") for name in self.store.root.find("compile-cache")
-        }
-        pending = sequence(faults, self.random)
+        root = self.store.root
+        given = {f"{folder}/{name}": folder for folder in self.shared for name in root.find(folder)}
+        content = dict(zip(given, parallel(root.read, list(given)), strict=True))
+        pending = list(faults)
         number = 0
         while pending:
             number += 1
             self.run_name = f"disturbed-{number}"
             root = self.store.root  # a bucket that has seen these programs before
-            parallel(lambda name, root=root: root.write(f"compile-cache/{name}", compiled[name]), list(compiled))
+            parallel(lambda name, root=root: root.write(name, content[name]), sorted(given, key=_manifests_last))
             self._disturbed(pending)
             self._check(expected)
 
@@ -135,7 +158,7 @@ class Campaign:
         self.start()
         idle = 0
         while True:
-            moment = len(self.command.events) + self.random.randint(1, MOMENTS)
+            moment = len(self.command.events) + self.random.randint(1, self.moments)
             reached = self.command.wait_for(lambda m=moment: len(self.command.events) >= m, PATIENCE_SECONDS)
             if self.command.code == 0:
                 return
@@ -200,11 +223,19 @@ class Campaign:
         assert found == expected, sorted(name for name in expected if found.get(name) != expected[name])
         referred = {f"{e.where}/manifest.json" for e in entries}
         referred |= {f"{e.where}/{f.path}" for e in entries if e.manifest for f in e.manifest.files.values()}
-        left = [n for n in self.store.root.find("") if n not in referred and not n.startswith("compile-cache/")]
+        left = [n for n in self.store.root.find("") if n not in referred and not n.startswith(f"{COMPILE_CACHE}/")]
         assert not left, f"left in the bucket: {left}"
+        deadline = time.monotonic() + 60
+        while strays := processes_with(MARK, str(self.folder)):
+            assert time.monotonic() < deadline, f"still running: {strays}"
+            time.sleep(0.2)
 
     def _tail(self) -> str:
         return (self.folder / "output").read_text(errors="replace")[-2000:]
+
+
+def _manifests_last(name: str) -> tuple[bool, str]:
+    return name.endswith("/manifest.json"), name
 
 
 def _steps(events: list[dict[str, Any]], stage: str) -> list[int]:

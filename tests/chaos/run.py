@@ -11,7 +11,8 @@ from rich.console import Console
 from rich.table import Table
 
 from flows.server import prefect_api
-from tests.chaos.campaign import Campaign
+from tests.chaos.campaign import INTERVAL, Campaign
+from tests.chaos.faults import sequence
 
 
 def main() -> int:
@@ -27,7 +28,7 @@ def main() -> int:
         campaign.environment["PREFECT_API_URL"] = url  # one server for all starts of the command
         problem = ""
         try:
-            campaign.run(options.faults)
+            campaign.run(sequence(options.faults, campaign.random))
         except AssertionError as error:
             problem = str(error)
         finally:
@@ -48,6 +49,18 @@ def show(campaign: Campaign) -> None:
         step, lost = (("" if value is None else str(value)) for value in (row.step, row.lost_steps))
         table.add_row(row.fault, row.stage, step, lost, f"{row.seconds:.1f}")
     Console(width=100).print(table)
+    lost = [row.lost_steps for row in campaign.rows if row.lost_steps is not None]
+    took = sorted(row.seconds for row in campaign.rows)
+    if lost:
+        print(
+            f"Steps lost in training: {sum(lost) / len(lost):.1f} on average, at most {max(lost)}; a checkpoint is due"
+        )
+        print(f"every {INTERVAL} steps, and what is trained while one is written is lost with it.")
+    if took:
+        print(
+            f"Seconds from the end of the harm to the next sign of work: median {took[len(took) // 2]:.1f}, "
+            f"at most {took[-1]:.1f}."
+        )
 
 
 if __name__ == "__main__":
