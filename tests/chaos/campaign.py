@@ -41,7 +41,7 @@ SMALL = (
     *("eval.max_per_task=8", "chat.max_per_task=4", "chat.max_new_tokens=16", "prompts.max_new_tokens=16"),
     *("flow.retries=20", "flow.retry_seconds=0"),
 )
-MOMENTS = 80
+MOMENTS = 40
 """A fault comes 1 to so many events after the one before, or after a restart; a run has about 350."""
 MARK = "ENCORE_CHAOS"
 """Variable in the environment of every process of a campaign."""
@@ -182,7 +182,7 @@ class Campaign:
         reached, again = max(_steps(done[:-1], stage), default=step), _steps(done[-1:], stage)
         lost = max(0, reached + 1 - again[0]) if reached and again and stage in ("base", "sft") else None
         self.rows.append(Row(fault.name, stage, step, lost, done[-1]["time"] - ended))
-        print(f"{len(self.rows)}: {self.rows[-1]}", file=sys.stderr)
+        print(f"{len(self.rows)}: {self.rows[-1]}, then {done[-1]}", file=sys.stderr, flush=True)
 
     def _sign_of_life(self, fault: Fault, stage: str, begun: float, ended: float) -> list[dict[str, Any]]:
         """Events since the harm up to the first that shows work again; starts the command again if it ended.
