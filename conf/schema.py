@@ -70,6 +70,20 @@ class Data:
 
 
 @dataclass(config=STRICT, frozen=True)
+class Hosts:
+    """The hosts of one training job. The same command runs on each of them (`tasks.hosts`).
+
+    The first one owns the artifacts; the others train along, and wait where a stage runs on one host alone.
+    """
+
+    names: list[str] | Literal["auto"] = field(default_factory=list)  # by rank; empty: one process; auto: a TPU slice's
+    port: Annotated[int, Field(ge=1, le=65535)] = 8476  # of the first host
+    start_minutes: Positive = 10.0  # that the hosts wait for each other before a stage
+    wait_minutes: Positive = 60.0  # that the others wait without a sign of life from the first one
+    alone: dict[str, str] = field(default_factory=dict)  # environment of a stage that runs on the first host alone
+
+
+@dataclass(config=STRICT, frozen=True)
 class Hardware:
     """What the run is rented on. Changes cost and speed, never a result."""
 
@@ -85,6 +99,7 @@ class Hardware:
     topology: str | None = None  # the name that ahead-of-time compilation takes, such as v6e:2x4
     expected_mfu: Share = 0.3  # share of peak assumed by `flows.plan`
     preemption_notice: str | None = None  # metadata address to poll; None: SIGTERM alone
+    hosts: Hosts = field(default_factory=Hosts)
 
 
 @dataclass(config=STRICT, frozen=True)

@@ -15,6 +15,7 @@ from model.step import Training, TrainState, init_state
 from tasks import tokenizer as tokenizers
 from tasks.stage import Stage
 from tasks.training.batching import rows_in_batch
+from tasks.training.distributed import together
 from tasks.training.loader import check_enough_rows
 from tasks.training.loop import Loop, Plan
 from tasks.training.planning import make_plan, open_rows, write_results
@@ -44,6 +45,7 @@ STAGE = Stage(
     inputs=("shards", "tokenizer"),
     resumable=True,
     accelerator=True,
+    all_hosts=True,
 )
 
 
@@ -52,9 +54,10 @@ def run(config: Config, inputs: Mapping[str, Artifact], out: Workspace) -> dict[
 
     Raises InputError where the rows do not last, ConfigError where batch, mesh and devices do not fit.
     """
-    plan = plan_run(config, inputs)
-    state, history, seconds = Loop(plan, out).run(lambda: start(plan, config.seed))
-    return write_results(plan, state, history, seconds, out)
+    with together(out.meeting) as team:
+        plan = plan_run(config, inputs)
+        finished = Loop(plan, out, team).run(lambda: start(plan, config.seed))
+    return write_results(plan, *finished, out) if team.leads else {}
 
 
 def start(plan: Plan, seed: int) -> TrainState:

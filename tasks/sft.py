@@ -19,6 +19,7 @@ from model.step import Training, TrainState, optimizer
 from tasks import tokenizer as tokenizers
 from tasks.stage import InputError, Stage
 from tasks.training.batching import rows_in_batch
+from tasks.training.distributed import together
 from tasks.training.loop import Loop, Plan
 from tasks.training.planning import make_plan, open_rows, write_results
 from tasks.training.weights_io import OPTIMIZER, load_into, load_model
@@ -48,6 +49,7 @@ STAGE = Stage(
     inputs=("base", "conversations", "tokenizer"),
     resumable=True,
     accelerator=True,
+    all_hosts=True,
 )
 
 
@@ -56,9 +58,10 @@ def run(config: Config, inputs: Mapping[str, Artifact], out: Workspace) -> dict[
 
     Raises InputError where base, conversations and tokenizer do not belong together.
     """
-    plan = plan_run(config, inputs)
-    state, history, seconds = Loop(plan, out).run(lambda: start(plan, inputs["base"], config.sft.warm_optimizer))
-    return write_results(plan, state, history, seconds, out)
+    with together(out.meeting) as team:
+        plan = plan_run(config, inputs)
+        finished = Loop(plan, out, team).run(lambda: start(plan, inputs["base"], config.sft.warm_optimizer))
+    return write_results(plan, *finished, out) if team.leads else {}
 
 
 def plan_run(config: Config, inputs: Mapping[str, Artifact]) -> Plan:

@@ -62,10 +62,11 @@ class Stage:
     """The declaration of a stage.
 
     reads: dotted config paths whose values enter the key. runtime: paths that may be read too but cannot change the
-    bytes; one below a path of `reads` is left out of the key. files: those of `reads` that name local files, whose content
-    enters the key too. inputs: role names, `optional` ones may be missing.
+    bytes; one below a path of `reads` is left out of the key. files: those of `reads` that name local files, whose
+    content enters the key too. inputs: role names, `optional` ones may be missing.
     resumable: files published by an earlier attempt are kept for the next one. accelerator: uses JAX devices, so the
-    compilation cache is set up before `run`. version: raised when the output changes its meaning.
+    compilation cache is set up before `run`. all_hosts: the hosts of a job run it together (`tasks.hosts`); any other
+    stage runs on the first one. version: raised when the output changes its meaning.
     """
 
     name: str
@@ -77,6 +78,7 @@ class Stage:
     optional: tuple[str, ...] = ()
     resumable: bool = False
     accelerator: bool = False
+    all_hosts: bool = False
 
 
 def module_name(stage_name: str) -> str:

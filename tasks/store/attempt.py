@@ -3,10 +3,13 @@
 import math
 from collections.abc import Callable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import UTC, datetime
 from typing import Any
 
 from tasks import stage as stages
+from tasks.hosts.job import Job
+from tasks.hosts.meeting import met
 from tasks.stage import InputError, StopSignal
 from tasks.store import keys, provenance, sources
 from tasks.store import manifest as manifests
@@ -31,11 +34,13 @@ def make(
     stop: StopSignal,
     run_info: Mapping[str, Any] | None = None,
     on_lost: Callable[[str], None] | None = None,
+    job: Job | None = None,
 ) -> Artifact:
     """The finished artifact of the stage, made here unless somebody else made it meanwhile.
 
-    `on_lost` is called from the heartbeat's thread when another owner took the key. Raises what `run` raises, and
-    LeaseLost, StoreUnavailable, InputError of the store.
+    `on_lost` is called from a thread when another owner took the key, or when a process of `job`, whose first one this
+    is, left in the middle of the work. Raises what `run` raises, and LeaseLost, StoreUnavailable, InputError of the
+    store, Absent naming who of the job did not come.
     """
     stage, run = stages.load(stage_name)
     input_keys = {role: artifact.key for role, artifact in inputs.items()}
@@ -53,7 +58,10 @@ def make(
             path = store.work_directory(where) / f"{lease.token:06d}"
             out = Workspace(store.root, where, lease, path, events, stop, dict(run_info or {}))
             out.adopt(stage.resumable)
-            metrics = run(ConfigView(config, stage), inputs, out)
+            hosts = job and replace(job, key=where)
+            wait = 60 * config.hardware.hosts.start_minutes
+            with met(hosts, wait, lease.token, stop, on_lost or stop.request) as out.meeting:
+                metrics = run(ConfigView(config, stage), inputs, out)
             if keys.config_fields(stage, config) != config_read:
                 raise InputError(f"A local file that stage '{stage.name}' reads was changed meanwhile: run it again.")
             code = sources.cached_closure(stages.module_name(stage_name))

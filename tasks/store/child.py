@@ -68,6 +68,8 @@ def run(
     """Make the requested artifact. `hear` takes further reasons to stop, `leave` ends the process."""
     from conf.compose import validate
     from tasks import stage as stages
+    from tasks.hosts import following
+    from tasks.hosts import job as jobs
     from tasks.store import attempt, compile_cache, preemption
     from tasks.store.store import Store
 
@@ -76,21 +78,18 @@ def run(
     if config.hardware.preemption_notice:
         preemption.watch(config.hardware.preemption_notice, hear)
     inputs = {role: store.artifact(made["stage"], made["key"]) for role, made in request["inputs"].items()}
+    stage = stages.declaration(request["stage"])
+    job = jobs.find(config.hardware.hosts) if stage.all_hosts else None
 
     def make() -> None:
-        made = attempt.make(
-            request["stage"],
-            config,
-            inputs,
-            store,
-            events=events,
-            stop=stop,
-            run_info=request["run_info"],
-            on_lost=leave,
-        )
+        what = (request["stage"], config, inputs, store)
+        if job is None or job.leads:
+            made = attempt.make(*what, events=events, stop=stop, run_info=request["run_info"], on_lost=leave, job=job)
+        else:
+            made = following.follow(*what, job, events=events, stop=stop, on_gone=leave)
         events.emit("done", stage=made.stage, key=made.key)
 
-    if not stages.declaration(request["stage"]).accelerator:
+    if not stage.accelerator:
         return make()
     with compile_cache.enabled(store, compile_cache.tag(config.hardware), events.log) as cache:
         make()

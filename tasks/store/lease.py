@@ -245,6 +245,15 @@ def holder_inputs(root: Root, prefix: str) -> list[str]:
     return list(_newest_holder(root, prefix)[0].get("inputs", []))
 
 
+def heartbeat(root: Root, prefix: str) -> tuple[int, bytes]:
+    """Token and bytes of the newest lease of the key, which change as long as its owner lives; (0, b"") without one."""
+    newest = max((name for name in root.find(f"{prefix}/leases") if name.isdigit()), default="0")
+    try:
+        return int(newest), root.read(f"{prefix}/leases/{newest}") if int(newest) else b""
+    except FileNotFoundError:
+        return int(newest), b""
+
+
 def _newest_holder(root: Root, prefix: str) -> tuple[dict[str, Any], float]:
     leases = {name: found for name, found in root.find(f"{prefix}/leases").items() if name.isdigit()}
     try:

@@ -13,15 +13,19 @@ from contextlib import contextmanager, suppress
 from types import FrameType
 from typing import Any
 
+from tasks import stage as stages
+from tasks.hosts import job as jobs
+from tasks.stage import Preempted
 from tasks.store import protocol
 from tasks.store.artifact import Artifact
-from tasks.store.events import Event, Listener, to_stderr
+from tasks.store.events import Event, Events, Listener, to_stderr
 from tasks.store.secrets import redact
 from tasks.store.sources import PROJECT
-from tasks.store.store import Store
+from tasks.store.store import Located, Store
 
 LAST_LINES = 20
 """Lines of output that a failure carries."""
+CONTINUES = "The same command continues it."
 
 
 class StageEnded(Exception):
@@ -64,7 +68,7 @@ def run_stage(
     env: Mapping[str, str] | None = None,
     grace_seconds: float = 30.0,
 ) -> Artifact:
-    """The artifact of a stage: at once if it exists, else made by a child process.
+    """The artifact of a stage: at once if it exists, else made by a child process, or awaited from the first host.
 
     on_event gets the child's events and, as {"kind": "output", "stream", "message"}, its lines; default: stderr.
     env: variables for the child besides this process's own. SIGTERM and SIGINT to this process, while the main thread
@@ -76,6 +80,10 @@ def run_stage(
     located = store.locate(stage_name, config, {role: made.key for role, made in inputs.items()})
     if located.artifact:
         return located.artifact
+    hosts = config.hardware.hosts
+    job, alone = jobs.find(hosts), not stages.declaration(stage_name).all_hosts
+    if job and alone and not job.leads:
+        return _awaited(located, job, 60 * hosts.wait_minutes, store, listener)
     from conf.compose import to_plain
 
     request = {
@@ -86,10 +94,23 @@ def run_stage(
         "run_info": dict(run_info or {}),
         "grace_seconds": grace_seconds,
     }
-    process = Child(request, listener, {**os.environ, **(env or {})})
+    process = Child(request, listener, {**os.environ, **(hosts.alone if job and alone else {}), **(env or {})})
     with _forwarding(process):
         code = process.wait()
+    if code == -signal.SIGABRT and job and not job.leads:
+        # How JAX ends the others when the first process, which coordinates them, is gone: before they can say so.
+        raise StagePreempted(f"Stage '{stage_name}' was aborted as {job.called(0)} is gone. {CONTINUES}")
     return _result(stage_name, code, process, store)
+
+
+def _awaited(located: Located, job: jobs.Job, seconds: float, store: Store, listener: Listener) -> Artifact:
+    """The artifact that the first host makes."""
+    from tasks.hosts.following import await_artifact
+
+    try:
+        return await_artifact(store, located.stage, located.key, job, seconds, Events(listener).log)
+    except Preempted as error:
+        raise StagePreempted(f"Stage '{located.stage}': {error}. {CONTINUES}") from error
 
 
 class Child:
@@ -241,7 +262,7 @@ def _result(stage_name: str, code: int, process: Child, store: Store) -> Artifac
         # Exit status 0 is a claim; the manifest is the proof (KNOWN_FAILURES B56).
         return store.artifact(process.last["stage"], process.last["key"])
     if code == protocol.PREEMPTED:
-        raise StagePreempted(f"Stage '{stage_name}' {message or 'stopped'}. The same command continues it.")
+        raise StagePreempted(f"Stage '{stage_name}' {message or 'stopped'}. {CONTINUES}")
     if code == protocol.REFUSED:
         raise StageRefused(message)
     how = f"was ended by {signal.Signals(-code).name}" if code < 0 else f"failed with status {code}"

@@ -13,6 +13,7 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
+from tasks.hosts.meeting import Meeting
 from tasks.stage import StopSignal
 from tasks.store import manifest as manifests
 from tasks.store.directories import Directories, Mirrored
@@ -44,6 +45,7 @@ class Workspace:
     ) -> None:
         self.path, self.stop, self.events = path, stop, events
         self.run_info: dict[str, Any] = run_info or {}
+        self.meeting: Meeting | None = None  # of the hosts that run this stage together
         self._root, self._where, self._lease = root, where, lease
         self._published: dict[str, FileEntry] = {}
         self._stamps: dict[str, tuple[int, int, int]] = {}

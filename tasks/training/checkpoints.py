@@ -9,8 +9,8 @@
 Orbax writes to the local disk, and the store mirrors the directory to the root (on a local root by hard links).
 Orbax can write to gs:// itself, but measured against an emulator a bucket that is gone blocks its
 `wait_until_finished` for 899 s, its commit marker is believed with the data missing, and nothing it restores can be
-checked against a hash beforehand. The detour costs one more read of the files, in the background. A job of several
-hosts needs its workspace on a filesystem that all of them see.
+checked against a hash beforehand. The detour costs one more read of the files, in the background. Of several hosts
+the first one alone saves and restores, whole arrays (`shared_checkpoints`).
 """
 
 from __future__ import annotations
@@ -71,7 +71,9 @@ class Checkpoints:
         self._log = log
         self._clock = clock
         # Random mantissas compress by 8 % and cost twice the CPU time (measured), which training needs.
-        self._orbax = ocp.AsyncCheckpointer(ocp.PyTreeCheckpointHandler(use_compression=False))
+        alone = restoring.this_process_alone()
+        handler = ocp.PyTreeCheckpointHandler(use_compression=False, multiprocessing_options=alone)
+        self._orbax = ocp.AsyncCheckpointer(handler, multiprocessing_options=alone)
         self._writer: threading.Thread | None = None
         self._last_good = self._last_try = clock()
         self._last_step = -1  # of the last save that was started

@@ -5,6 +5,7 @@
 * After `step` steps come, where due: val bpb, samples, a checkpoint, and whether to stop. A resumed run does what
   of these its checkpoint was saved without, so that it records the same as one that was never interrupted.
 * Asked to stop, it ends the step, commits a checkpoint and raises Preempted.
+* Several processes (`distributed`) run this same loop; what one of them alone knows they ask each other.
 """
 
 from __future__ import annotations
@@ -25,10 +26,12 @@ from tasks.stage import Preempted
 from tasks.store.workspace import Workspace
 from tasks.training import guard
 from tasks.training.checkpoint_manifest import Position
-from tasks.training.checkpoints import Checkpoints, Settings
+from tasks.training.checkpoints import Settings
+from tasks.training.distributed import Alone, Team
 from tasks.training.history import History
 from tasks.training.loader import Batch, Loader
 from tasks.training.placement import Placement
+from tasks.training.shared_checkpoints import open_checkpoints
 from tasks.training.validation import SAMPLE_TOKENS, Validation
 
 FINISH_SECONDS = 600.0  # waited for a checkpoint that is being written when the run stops or ends
@@ -77,14 +80,20 @@ class Pace:
 class Loop:
     """One attempt at a run."""
 
-    def __init__(self, plan: Plan, out: Workspace, clock: Callable[[], float] = time.monotonic) -> None:
+    def __init__(
+        self, plan: Plan, out: Workspace, team: Alone | Team | None = None, clock: Callable[[], float] = time.monotonic
+    ) -> None:
         self._plan, self._out, self._clock = plan, out, clock
+        self._team = team or Alone()
+        self._stop = self._team.shared_stop(out.stop)
         self._started = clock()
         self._pace = Pace(clock)
-        self._checkpoints = Checkpoints(out.path, out.directories, plan.checkpoint, out.log, clock)
+        self._checkpoints = open_checkpoints(self._team, out, plan.checkpoint, clock)
 
     def run(self, start: Callable[[], TrainState]) -> tuple[TrainState, History, float]:
         """Train to the last step; returns the final state, the record and the seconds spent over all attempts.
+
+        Of several processes, only the first one gets the arrays of the state.
 
         `start` makes the state of step 0, on its devices, and is called only if there is no checkpoint. Raises
         Preempted after saving, WrongRows and NotFinite for a step that must not count, SavesFailing, InputError.
@@ -104,6 +113,7 @@ class Loop:
         unchecked: tuple[Batch, dict[str, Any]] | None = None
         with closing(plan.loader.batches(position.step, plan.steps)) as batches:
             for batch in batches:
+                asked = self._ask(batch.step + 1)
                 state, metrics = train_step(state, plan.placement.put_rows(batch.rows))
                 if unchecked is not None:
                     self._check(*unchecked)
@@ -111,12 +121,13 @@ class Loop:
                     gc.collect()
                     gc.freeze()  # what tracing left behind would be walked by each later collection
                 unchecked = (batch, metrics)
-                if self._due(batch.step + 1):
+                if self._due(batch.step + 1, asked):
                     self._check(*unchecked)
                     unchecked = None
                     self._between_steps(state, batch.step + 1)
         self._checkpoints.finish(FINISH_SECONDS)
-        return state, self._history, self._seconds()
+        whole, _ = self._team.on_first(state, None)
+        return whole, self._history, self._seconds()
 
     def _check(self, batch: Batch, metrics: dict[str, Any]) -> None:
         """Believe a step, or raise; record it. Waits for the device to have finished it."""
@@ -147,29 +158,28 @@ class Loop:
                 eta=None if seconds is None else duration((plan.steps - step) * seconds),
             )
 
-    def _due(self, step: int) -> bool:
+    def _ask(self, step: int) -> Callable[[], list[bool]]:
+        """Whether to stop and whether to save after `step` steps, for any process."""
+        return self._team.ask(lambda: self._out.stop.requested, lambda: self._checkpoints.due(step))
+
+    def _due(self, step: int, asked: Callable[[], list[bool]]) -> bool:
         plan = self._plan
-        return (
-            self._out.stop.requested
-            or step == plan.steps
-            or step % plan.eval_every == 0
-            or self._sample_due(step)
-            or self._checkpoints.due(step)
-        )
+        return step == plan.steps or step % plan.eval_every == 0 or self._sample_due(step) or any(asked())
 
     def _between_steps(self, state: TrainState, step: int) -> None:
         """What is due after `step` checked steps."""
-        plan, stop = self._plan, self._out.stop
-        last = step == plan.steps
+        plan, last = self._plan, step == self._plan.steps
         if (last or step % plan.eval_every == 0) and self._history.get(step, "val_bpb") is None:
-            val_bpb = plan.validation.bits_per_byte(state.params, stop)
+            val_bpb = plan.validation.bits_per_byte(state.params, self._stop)
             self._history.add(step, val_bpb=val_bpb)
             self._out.progress(step=step, total=plan.steps, val_bpb=val_bpb)
         if self._sample_due(step) and not self._history.sampled(step):
             self._sample(state, step)
-        if self._checkpoints.due(step) and not last:
+        self._team.wait(f"step {step}")
+        stop, save = self._ask(step)()
+        if save and not last:
             self._save(state, step)
-        if stop.requested:
+        if stop:
             self._leave(state, step)
         self._pace.pause()
 
@@ -179,7 +189,10 @@ class Loop:
 
     def _sample(self, state: TrainState, step: int) -> None:
         plan = self._plan
-        engine = Engine(state.params, plan.config, plan.compute, plan.placement.mesh)
+        params, mesh = self._team.on_first(state.params, plan.placement.mesh)
+        if not self._team.leads:
+            return
+        engine = Engine(params, plan.config, plan.compute, mesh)
         try:
             written = engine.generate(
                 plan.prompts, max_new_tokens=SAMPLE_TOKENS, stop=plan.stop_tokens, between=self._out.stop.check
@@ -211,7 +224,7 @@ class Loop:
             self._checkpoints.finish(FINISH_SECONDS)
         kept = self._checkpoints.last_saved or 0
         self._out.log(f"Stopped after step {step}; the same command continues from step {kept}.")
-        self._out.stop.check()
+        self._stop.check()
 
     def _seconds(self) -> float:
         return self._spent_before + self._clock() - self._started

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import jax
+import numpy as np
 import orbax.checkpoint as ocp
 
 from model.weights import flatten
@@ -41,8 +42,9 @@ class Store(Protocol):
 def newest(store: Store, like: Any, records: Path, log: Callable[[str], None]) -> tuple[Any, Position] | None:
     """State and position of the newest checkpoint that passes; None if there never was one.
 
-    `like` is a tree of ShapeDtypeStructs with the shardings wanted, whatever mesh the checkpoint was saved on. The
-    records saved with it are copied into the directory `records`. Raises InputError if none of several passes.
+    `like` is a tree of ShapeDtypeStructs with the shardings wanted, whatever mesh the checkpoint was saved on; without
+    shardings the state comes as NumPy arrays. The records saved with it are copied into the directory `records`.
+    Raises InputError if none of several passes.
     """
     for location, reason in store.unusable(FOLDER).items():
         log(f"{location} is not used: {reason}")
@@ -71,14 +73,25 @@ def _load(path: Path, meta: dict[str, Any], like: Any) -> tuple[Any, Position]:
     manifest = CheckpointManifest.from_dict(meta)
     wanted = flatten(like)
     manifest.check_tensors(wanted)
-    arguments = {
-        name: ocp.ArrayRestoreArgs(sharding=leaf.sharding, global_shape=leaf.shape, dtype=leaf.dtype)
-        for name, leaf in wanted.items()
-    }
+    arguments = {name: _arguments(leaf) for name, leaf in wanted.items()}
+    alone = this_process_alone()
+    handler = ocp.PyTreeCheckpointHandler(multiprocessing_options=alone)
     try:
-        with ocp.PyTreeCheckpointer() as orbax:
+        with ocp.Checkpointer(handler, multiprocessing_options=alone) as orbax:
             flat = orbax.restore(path / STATE, args=ocp.args.PyTreeRestore(restore_args=arguments))
     except Exception as error:  # Orbax and TensorStore have no common base of "cannot be read"
         raise Unusable(f"Orbax cannot read it ({type(error).__name__}: {error})") from error
     manifest.check_values(flat)
     return jax.tree.unflatten(jax.tree.structure(like), [flat[name] for name in wanted]), manifest.position
+
+
+def _arguments(leaf: jax.ShapeDtypeStruct) -> ocp.RestoreArgs:
+    if leaf.sharding is None:
+        return ocp.RestoreArgs(restore_type=np.ndarray, dtype=leaf.dtype)
+    return ocp.ArrayRestoreArgs(sharding=leaf.sharding, global_shape=leaf.shape, dtype=leaf.dtype)
+
+
+def this_process_alone() -> ocp.options.MultiprocessingOptions:
+    """Orbax's setting for a process that saves or restores without the others of its job taking part."""
+    rank = jax.process_index()
+    return ocp.options.MultiprocessingOptions(primary_host=rank, active_processes={rank})

@@ -1,0 +1,44 @@
+"""One host of a job, as a flow runs a stage on it; started by test_hosts once for each host.
+
+    python -m tests.tasks.training.host <stage> <directory of the store> <fault> word …
+
+Prints the stage's events as JSON lines; exits with 0, 75 or 1 as the stage ended. A fault `TERM:6` or `KILL:6` sends
+that signal to the stage's process once step 6 is done.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import sys
+from pathlib import Path
+from typing import Any
+
+from tasks.store import StageFailed, StagePreempted, Store, parent, run_stage
+from tests.tasks.training.tiny import BASE_INPUTS, SFT_INPUTS, config
+
+ROLES = {"base": BASE_INPUTS, "sft": SFT_INPUTS, "tokenizer": ("corpus",)}
+
+
+def main(stage: str, place: Path, fault: str, words: list[str]) -> int:
+    """Run the stage on this host."""
+    name, _, step = fault.partition(":")
+
+    def on_event(event: dict[str, Any]) -> None:
+        print(json.dumps(event), flush=True)
+        if name and event.get("step") == int(step) and "loss" in event:
+            os.kill(next(iter(parent._running)).pid, signal.Signals[f"SIG{name}"])
+
+    store = Store(place, cache_dir=place.parent / f"cache-{os.environ['ENCORE_RANK']}", lease_seconds=5)
+    made = {role: store.artifact(role, next((place / role).iterdir()).name) for role in ROLES[stage]}
+    try:
+        run_stage(stage, config(*words), made, store, on_event=on_event)
+    except (StagePreempted, StageFailed) as ended:
+        print(json.dumps({"kind": "ended", "message": str(ended)}))
+        return 75 if isinstance(ended, StagePreempted) else 1
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1], Path(sys.argv[2]), sys.argv[3], sys.argv[4:]))
