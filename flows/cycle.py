@@ -20,6 +20,7 @@ from conf.schema import Config
 from flows.command import failing_in_one_sentence, guarded, leave
 from flows.dag import dag
 from flows.running import Outcome, Runner
+from tasks.hosts import job
 from tasks.stage import InputError
 from tasks.store import Artifact, Store, missing
 
@@ -33,6 +34,7 @@ def cycle(overrides: list[str] | None = None) -> str:
 
 def run_cycle(config: Config) -> Artifact:
     """Run every stage inside the current flow run, publish and show what came out; returns the report."""
+    job.find(config.hardware.hosts)
     store = Store.from_config(config.store)
     store.check()
     if absent := missing(config):

@@ -1,9 +1,9 @@
-"""One host of a job, as a flow runs a stage on it; started by test_hosts once for each host.
+"""One host of a job, as a flow runs stages on it; started by test_hosts once for each host.
 
-    python -m tests.tasks.training.host <stage> <directory of the store> <fault> word …
+    python -m tests.tasks.training.host <stage,stage> <directory of the store> <fault> word …
 
-Prints the stage's events as JSON lines; exits with 0, 75 or 1 as the stage ended. A fault `TERM:6` or `KILL:6` sends
-that signal to the stage's process once step 6 is done.
+Prints their events as JSON lines; exits with 0, 75 or 1 as the last one ended. A fault `TERM:6` or `KILL:6` sends
+that signal to a stage's process once step 6 is done.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from typing import Any
 from tasks.store import StageFailed, StagePreempted, Store, parent, run_stage
 from tests.tasks.training.tiny import BASE_INPUTS, SFT_INPUTS, config
 
-ROLES = {"base": BASE_INPUTS, "sft": SFT_INPUTS, "tokenizer": ("corpus",)}
+ROLES = {"base": BASE_INPUTS, "sft": SFT_INPUTS, "conversations": ("tokenizer",)}
 
 
-def main(stage: str, place: Path, fault: str, words: list[str]) -> int:
-    """Run the stage on this host."""
+def main(stages: str, place: Path, fault: str, words: list[str]) -> int:
+    """Run the stages on this host, one after another."""
     name, _, step = fault.partition(":")
 
     def on_event(event: dict[str, Any]) -> None:
@@ -31,9 +31,10 @@ def main(stage: str, place: Path, fault: str, words: list[str]) -> int:
             os.kill(next(iter(parent._running)).pid, signal.Signals[f"SIG{name}"])
 
     store = Store(place, cache_dir=place.parent / f"cache-{os.environ['ENCORE_RANK']}", lease_seconds=5)
-    made = {role: store.artifact(role, next((place / role).iterdir()).name) for role in ROLES[stage]}
     try:
-        run_stage(stage, config(*words), made, store, on_event=on_event)
+        for stage in stages.split(","):
+            made = {role: store.artifact(role, next((place / role).iterdir()).name) for role in ROLES[stage]}
+            run_stage(stage, config(*words), made, store, on_event=on_event)
     except (StagePreempted, StageFailed) as ended:
         print(json.dumps({"kind": "ended", "message": str(ended)}))
         return 75 if isinstance(ended, StagePreempted) else 1

@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import shutil
 import socket
 import subprocess
@@ -15,9 +16,11 @@ import pytest
 from safetensors.numpy import load_file
 
 from tasks.hosts.job import Absent, Job
-from tasks.store import Store
-from tasks.training.distributed import Team
-from tests.tasks.training.tiny import BASE_INPUTS, SFT_INPUTS
+from tasks.stage import StopSignal
+from tasks.store import Store, attempt, run_inline
+from tasks.store.events import Events
+from tasks.training.distributed import Alone, Team, together
+from tests.tasks.training.tiny import BASE_INPUTS, config
 
 ROOT = Path(__file__).parents[3]
 
@@ -65,11 +68,9 @@ def run(stage: str, place: Path, *words: str, faults: tuple[str, str] = ("", "")
     return [Ended(process.returncode, told) for process, told in zip(processes, events, strict=True)]
 
 
-def a_store(tmp_path: Path, tiny, roles: tuple[str, ...]) -> Path:
-    """A store that holds just these artifacts."""
-    for role in roles:
-        shutil.copytree(tiny[0].root.directory / role, tmp_path / "store" / role)
-    return tmp_path / "store"
+def saved(place: Path) -> list[int]:
+    """Steps of the checkpoints that count."""
+    return sorted(int(path.parent.name.partition("~")[0]) for path in place.glob("base/*/checkpoints/*/commit.json"))
 
 
 def only(place: Path, stage: str):
@@ -78,63 +79,66 @@ def only(place: Path, stage: str):
 
 
 def assert_same_model(made, expected) -> None:
+    """Equal to rounding, ‖a − b‖ / ‖b‖ of each tensor: two devices add a batch in another order than one."""
     for name in ("weights.safetensors", "optimizer.safetensors"):
         ours, theirs = load_file(made.path(name)), load_file(expected.path(name))
         assert ours.keys() == theirs.keys()
         for tensor, values in theirs.items():
-            np.testing.assert_allclose(ours[tensor], values, rtol=0, atol=1e-5, err_msg=tensor)
+            distance = np.linalg.norm(ours[tensor] - values) / max(1e-30, np.linalg.norm(values))
+            assert distance <= (1e-5 if name.startswith("weights") else 1e-4), tensor
 
 
 @pytest.mark.timeout(900)
 def test_two_hosts_train_what_one_does_though_each_of_them_is_stopped_or_dies(tiny, tiny_base, tmp_path):
-    """Checkpoints come every four steps; every start is the same command."""
-    place = a_store(tmp_path, tiny, BASE_INPUTS)
+    """Every start is the same command. A checkpoint is due every four steps; each time a part of the run is lost."""
+    place = tmp_path / "store"
+    for role in ("shards", "tokenizer"):
+        shutil.copytree(tiny[0].root.directory / role, place / role)
+    quick = ("base.eval_every=24", "base.sample_every=100")
 
-    stopped = run("base", place, faults=("", "TERM:5"))
+    stopped = run("base", place, *quick, faults=("", "TERM:5"))
     assert [host.status for host in stopped] == [75, 75], stopped
-    assert stopped[0].steps == stopped[1].steps
     step = stopped[0].steps[-1]
     for host in stopped:
+        assert host.steps == list(range(1, step + 1))
         assert f"Stopped after step {step}; the same command continues from step {step}." in host.said
+    assert saved(place)[-1] == step
     assert not list(place.glob("base/*/manifest.json"))
 
-    died = run("base", place, faults=("", "KILL:14"))
-    assert f"Continuing from step {step} of 24." in died[0].said
-    assert f"Continuing from step {step} of 24." in died[1].said
+    died = run("base", place, *quick, faults=("", "KILL:14"))
+    for host in died:
+        assert f"Continuing from step {step} of 24." in host.said
     assert died[0].status == 75
     assert "process 1 (host-b) is gone" in died[0].said
 
-    leaderless = run("base", place, faults=("KILL:19", ""))
+    step = saved(place)[-1]
+    leaderless = run("base", place, *quick, faults=("KILL:19", ""))
+    assert leaderless[0].steps[0] == step + 1
     assert leaderless[1].status == 75
     assert "process 0 (127.0.0.1) is gone" in leaderless[1].said
-    assert leaderless[0].steps[0] > 12
 
-    finished = run("base", place)
+    step = saved(place)[-1]
+    finished = run("base,conversations,sft", place, *quick)
     assert [host.status for host in finished] == [0, 0], finished
-    assert finished[0].steps[0] > 16
-    made = only(place, "base")
-    assert made.manifest.metrics["devices"] == 2
-    assert made.manifest.attempts == 4
-    assert_same_model(made, tiny_base)
-    assert not (tmp_path / "cache-1" / "work").exists()
+    assert finished[0].steps == [*range(step + 1, 25), *range(1, 7)]
+    assert re.search(r"waiting for conversations/\w+, which process 0 \(127.0.0.1\) makes", finished[1].said)
+
+    base, conversations, sft = (only(place, stage) for stage in ("base", "conversations", "sft"))
+    assert base.manifest.metrics["devices"] == sft.manifest.metrics["devices"] == 2
+    assert base.manifest.attempts == 4
+    assert_same_model(base, tiny_base)
+    inputs = {"base": base, "conversations": conversations, "tokenizer": tiny[1]["tokenizer"]}
+    assert_same_model(sft, run_inline("sft", config(*quick), inputs))
 
 
-@pytest.mark.timeout(400)
-def test_two_hosts_tune_what_one_does(tiny, tiny_base, tiny_sft, tmp_path):
-    place = a_store(tmp_path, tiny, SFT_INPUTS[1:])
-    shutil.copytree(Path(tiny_base.path("model.json")).parent, place / "base" / tiny_base.key)
-    assert [host.status for host in run("sft", place)] == [0, 0]
-    assert_same_model(only(place, "sft"), tiny_sft)
-
-
-@pytest.mark.timeout(300)
-def test_a_host_that_does_not_come_is_named(tiny, tmp_path):
-    place = a_store(tmp_path, tiny, BASE_INPUTS)
-    words = ["hardware.hosts.names=[127.0.0.1,host-b]", f"hardware.hosts.port={free_port()}"]
-    process = start("base", place, 0, "", [*words, "hardware.hosts.start_minutes=0.01"])
-    printed, _ = process.communicate(timeout=250)
-    assert process.returncode == 75, printed
-    assert "process 1 (host-b) did not arrive at 127.0.0.1:" in printed.splitlines()[-1]
+def test_a_first_host_that_is_left_alone_names_the_missing_one_and_leaves_nothing(tiny, store):
+    settings = config("hardware.hosts.names=[127.0.0.1,host-b]", "hardware.hosts.start_minutes=0.005")
+    inputs = {role: tiny[1][role] for role in BASE_INPUTS}
+    job = Job(("127.0.0.1", "host-b"), 0, "127.0.0.1", free_port())
+    with pytest.raises(Absent, match=r"process 1 \(host-b\) did not arrive at 127.0.0.1:\d+ within 0.3 s"):
+        attempt.make("base", settings, inputs, store, events=Events(print), stop=StopSignal(), job=job)
+    assert not list(store.root.directory.glob("base/*/manifest.json"))
+    assert not jax.distributed.is_initialized()
 
 
 class Coordinator:
@@ -159,3 +163,12 @@ def test_b31_a_host_that_is_late_for_a_step_is_named():
         team.wait("step 250", seconds=0.5)
     team._client.key_value_set("encore/step 250/1", "here")
     team.wait("step 250", seconds=0.5)
+
+
+def test_b51_a_single_process_starts_nothing_and_waits_for_nobody():
+    with together(None) as team:
+        assert isinstance(team, Alone)
+        assert team.leads
+        team.wait("anywhere")
+        assert team.ask(lambda: True, lambda: False)() == [True, False]
+    assert not jax.distributed.is_initialized()
