@@ -13,6 +13,7 @@ from prefect.tasks import Task
 
 from conf.schema import Config
 from flows.console import StageProgress
+from flows.previous import previous_prompts
 from tasks.store import Artifact, StageRefused, Store, run_stage
 
 
@@ -88,7 +89,7 @@ class Runner:
                     dict(inputs),
                     self.store,
                     on_event=on_event,
-                    run_info=self.run_info(),
+                    run_info=self.run_info() | self.comparison(stage, inputs),
                     grace_seconds=flow.grace_seconds,
                 )
             return Outcome(label, artifact, "run", time.monotonic() - started, attempts)
@@ -98,3 +99,9 @@ class Runner:
     def run_info(self) -> dict[str, Any]:
         """How this run went so far, for the report; never part of a key."""
         return {"stages": {label: made.how for label, made in self.outcomes.items()}, "notes": self.notes}
+
+    def comparison(self, stage: str, inputs: Mapping[str, Artifact]) -> dict[str, Any]:
+        """What the report compares this run with; nothing for other stages."""
+        if stage != "report":
+            return {}
+        return {"previous_prompts": previous_prompts(self.store, self.config.name, inputs["prompts"])}

@@ -9,6 +9,7 @@ from typing import Any
 import yaml
 
 from conf.schema import Config
+from tasks.prompt_changes import diff
 from tasks.store import Artifact
 
 REFERENCES = Path(__file__).parent.parent / "conf" / "references" / "core.yaml"
@@ -44,6 +45,8 @@ class Page:
     chat: list[dict[str, Any]]
     prompts: list[dict[str, Any]]
     samples: list[dict[str, Any]]
+    previous: str | None = None  # key of the prompts that `changes` compares with; None for a first run
+    changes: list[dict[str, Any]] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)
 
 
@@ -73,6 +76,7 @@ def collect(config: Config, inputs: Mapping[str, Artifact], run_info: Mapping[st
             {"step": entry["step"], **text} for entry in load(inputs["base"], "samples.json") for text in entry["texts"]
         ],
         notes=notes(config, inputs, run_info),
+        **changes(results["prompts"], run_info.get("previous_prompts")),
     )
 
 
@@ -156,6 +160,14 @@ def core_rows(
 def chat_rows(base: Mapping[str, Any], sft: Mapping[str, Any]) -> list[dict[str, Any]]:
     """One row a chat task: base beside SFT, in chat form."""
     return [{"task": task, "base": base["tasks"].get(task, {}), "sft": after} for task, after in sft["tasks"].items()]
+
+
+def changes(prompts: Mapping[str, Any], previous: Mapping[str, str] | None) -> dict[str, Any]:
+    """The answers that differ from those of the previous run: `previous` has its key and the path of its results."""
+    if not previous:
+        return {}
+    before = json.loads(Path(previous["results"]).read_text(encoding="utf-8"))
+    return {"previous": previous["key"][:12], "changes": diff(before, prompts)}
 
 
 def reference_columns() -> dict[str, dict[str, float]]:

@@ -14,6 +14,7 @@ from model.chat_format import ASSISTANT_END, ASSISTANT_START, check_prompt, rend
 from tasks import prompts
 from tasks import tokenizer as tokenizers
 from tasks.judges import JUDGES, Answer, judge
+from tasks.prompt_changes import diff
 from tasks.stage import InputError
 from tasks.store.keys import payload
 from tasks.store.view import ConfigView
@@ -147,13 +148,13 @@ def test_base_stands_beside_sft(vocabulary: FakeArtifact, tmp_path: Path) -> Non
     entry = {"prompt": "a|b", "base": {"text": "x|\ny", "judges": []}, "sft": {"text": "", "judges": []}}
     assert prompts.to_markdown([entry]).splitlines()[-1] == "| a\\|b | x\\| y<br>✓ | (nothing)<br>✓ |"
 
-    assert prompts.diff(results, results) == []
+    assert diff(results, results) == []
     later = json.loads(json.dumps(results))
     later["prompts"][0]["sft"] |= {"text": "Grind the beans."}
     later["prompts"][0]["sft"]["judges"][-1]["passed"] = True
     later["prompts"][0]["base"]["judges"][0]["passed"] = False
     gone = later["prompts"].pop()
-    changes = prompts.diff(results, later)
+    changes = diff(results, later)
     base, sft = (change for change in changes if change["id"] == "general/coffee")
     assert (base["broken"], base["mended"]) == (["not_empty"], [])
     assert (sft["before"], sft["after"], sft["mended"]) == ("b", "Grind the beans.", ["contains"])
@@ -161,4 +162,4 @@ def test_base_stands_beside_sft(vocabulary: FakeArtifact, tmp_path: Path) -> Non
         (gone["id"], "base", "gone"),
         (gone["id"], "sft", "gone"),
     ]
-    assert {c["change"] for c in prompts.diff({"prompts": []}, results)} == {"new"}
+    assert {c["change"] for c in diff({"prompts": []}, results)} == {"new"}

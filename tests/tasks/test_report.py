@@ -1,10 +1,12 @@
 """The report renders what it is given, and nothing that it is given can break its tables or its page."""
 
+import json
+
 import pytest
 
 from tasks.plots import training_curves
 from tasks.report import duration, markdown_cell, number, write
-from tasks.report_data import Page, StageRow, answered_right, core_rows
+from tasks.report_data import Page, StageRow, answered_right, changes, core_rows, reference_columns
 
 HISTORY = [{"step": 0, "val_bpb": 4.0}, {"step": 1, "loss": 5.0}, {"step": 2, "loss": 4.0, "val_bpb": 3.0}]
 NASTY = "<script>alert(1)</script> | a\nb"
@@ -81,3 +83,31 @@ def test_the_share_of_right_answers_counts_questions_not_tasks():
     chat = {"tasks": {"a": {"n": 90, "accuracy": 1.0}, "b": {"n": 10, "accuracy": 0.0}}}
     assert answered_right(chat) == pytest.approx(0.9)
     assert answered_right({"tasks": {}}) is None
+
+
+def test_answers_that_changed_since_the_previous_run_are_shown(tmp_path):
+    def results(text, passed):
+        said = {"text": text, "judges": [{"name": "stops", "passed": passed}]}
+        return {"prompts": [{"id": "general/coffee", "base": {"text": "a", "judges": []}, "sft": said}]}
+
+    (tmp_path / "results.json~2").write_text(json.dumps(results("| loop", False)))  # as a second attempt stores it
+    before = {"key": "feed" * 16, "results": str(tmp_path / "results.json~2")}
+    shown = page(**changes(results("Grind the beans.", True), before))
+    training_curves(shown.histories, tmp_path / "curves.png")
+    write(shown, tmp_path / "curves.png", tmp_path)
+    html, markdown = (tmp_path / "report.html").read_text(), (tmp_path / "report.md").read_text()
+    for text in (html, markdown):
+        for word in ("Answers that changed", "feedfeedfeed", "Grind the beans.", "✗ → ✓ stops"):
+            assert word in text, word
+    assert "| general/coffee | SFT | \\| loop | Grind the beans.<br>✗ → ✓ stops |" in markdown
+    same = page(**changes(results("x", True), None))
+    assert (same.previous, same.changes) == (None, [])
+
+
+def test_published_scores_cover_the_tasks_of_core():
+    columns = reference_columns()
+    assert columns["gpt2-xl"]["core"] == pytest.approx(0.2565, abs=1e-3)
+    for name, scores in columns.items():
+        tasks = [value for task, value in scores.items() if task != "core"]
+        assert len(tasks) == 22, name
+        assert sum(tasks) / 22 == pytest.approx(scores["core"], abs=2e-3), name
