@@ -114,8 +114,16 @@ def _limit_files(pids: list[int], size: int) -> None:
 
 
 def damage_checkpoint(campaign: "Campaign") -> None:
-    """SIGKILL, and a byte of the newest checkpoint is flipped."""
+    """SIGKILL, and a byte of the newest checkpoint is flipped before anything starts again."""
+    campaign.command.signal(signal.SIGSTOP)
     kill_stage(campaign)
+    try:
+        _flip_a_byte(campaign)
+    finally:
+        campaign.command.signal(signal.SIGCONT)
+
+
+def _flip_a_byte(campaign: "Campaign") -> None:
     root = campaign.store.root
     markers = [(found.modified, name) for name, found in root.find("").items() if name.endswith("/commit.json")]
     if not markers:

@@ -33,6 +33,7 @@ def main(order: str) -> None:
     def distributed() -> None:
         with socket.create_server(("127.0.0.1", 0)) as server:
             port = server.getsockname()[1]
+        jax.config.update("jax_enable_preemption_service", False)  # as tasks.training.distributed does
         jax.distributed.initialize(f"127.0.0.1:{port}", num_processes=1, process_id=0)
 
     for start in (stopper, distributed) if order == "stopper-first" else (distributed, stopper):

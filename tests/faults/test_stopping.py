@@ -1,6 +1,7 @@
 """Known failures of stopping: writers that outlive their flow (B9), and who owns SIGTERM (B10)."""
 
 import os
+import signal
 import subprocess
 import sys
 import threading
@@ -114,8 +115,8 @@ def contents(store):
 
 
 @pytest.mark.parametrize("order", ["stopper-first", "jax-first"])
-def test_b10_a_stage_hears_the_stop_whoever_took_sigterm_last(order):
-    """The parent's line on the control channel does not depend on signals at all."""
+@pytest.mark.parametrize("way", ["a stop from the parent process", "SIGTERM"])
+def test_b10_a_stage_hears_the_stop_whichever_of_it_and_jax_came_last(order, way):
     process = subprocess.Popen(
         [sys.executable, "-m", "tests.faults.stop_order", order],
         cwd=PROJECT,
@@ -126,9 +127,12 @@ def test_b10_a_stage_hears_the_stop_whoever_took_sigterm_last(order):
     )
     try:
         assert process.stdout.readline() == "ready\n"
-        process.stdin.write("stop\n")
-        process.stdin.flush()
-        assert process.stdout.readline() == "a stop from the parent process\n"
+        if way == "SIGTERM":
+            process.send_signal(signal.SIGTERM)
+        else:
+            process.stdin.write("stop\n")
+            process.stdin.flush()
+        assert process.stdout.readline() == f"{way}\n"
     finally:
         process.kill()
         process.wait()
