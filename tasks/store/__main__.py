@@ -4,6 +4,7 @@ import argparse
 import json
 import sys
 import time
+from collections.abc import Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -20,6 +21,13 @@ from tasks.store.roots import StoreUnavailable
 from tasks.store.store import Store
 
 DAY = 86_400.0
+UNCUT = 200
+"""Width of a tree that is not printed on a terminal."""
+TELLING = (
+    *("core", "chatcore", "val_bpb", "loss", "steps", "tokens", "parameters", "train_documents", "train_conversations"),
+    *("train_rows", "train_tokens", "train_bytes", "vocab_size", "bytes_per_token", "examples", "sft_judges_passed"),
+)
+"""Metrics in the order in which a reader asks for them."""
 
 
 def ls(store: Store, options: argparse.Namespace) -> int:
@@ -131,7 +139,7 @@ def lineage(store: Store, options: argparse.Namespace) -> int:
         if depth:
             trees[depth - 1].children.append(tree)
         trees[depth:] = [tree]
-    Console().print(trees[0], soft_wrap=True)
+    Console(width=None if sys.stdout.isatty() else UNCUT).print(trees[0])
     return 0
 
 
@@ -139,10 +147,16 @@ def _step(role: str, entry: Entry | None, where: str) -> str:
     label = f"{role}: " if role and role != where.partition("/")[0] else ""
     if entry is None or entry.manifest is None:
         return f"{label}{where[:40]} (gone)"
-    numbers = [(n, v) for n, v in entry.manifest.metrics.items() if type(v) in (int, float)]
-    metrics = ", ".join(f"{name}={value:.6g}" for name, value in numbers[:5])
-    day = entry.manifest.finished_at[:10]
+    day, metrics = entry.manifest.finished_at[:10], telling(entry.manifest.metrics)
     return f"{label}{entry.stage}/{entry.key[:12]}  {day}  {_duration(entry.manifest.wall_seconds)}  {metrics}"
+
+
+def telling(metrics: Mapping[str, Any], count: int = 4) -> str:
+    """The few numbers of a stage that say most about it, as `core=0.27, examples=2500`."""
+    numbers = [name for name, value in metrics.items() if type(value) in (int, float)]
+    first = [name for name in TELLING if name in numbers]
+    chosen = [*first, *(name for name in numbers if name not in first)][:count]
+    return ", ".join(f"{name}={metrics[name]:.6g}" for name in chosen)
 
 
 def _chosen(store: Store, references: list[str]) -> list[Entry]:

@@ -58,9 +58,7 @@ class GcsRoot:
         try:
             self.write(".probe", b"")
         except FileNotFoundError as error:
-            raise InputError(
-                f"store.root={self.url}: there is no bucket '{self.bucket}'; create it or correct the name."
-            ) from error
+            raise self._no_bucket() from error
         self.delete([".probe"])
 
     def read(self, name: str) -> bytes:
@@ -114,7 +112,10 @@ class GcsRoot:
     def find(self, prefix: str) -> dict[str, Found]:
         base = self._full(prefix)
         with self._translated("list"):
-            listing = self.fs.find(base, detail=True, timeout=GRACE_SECONDS)
+            try:
+                listing = self.fs.find(base, detail=True, timeout=GRACE_SECONDS)
+            except FileNotFoundError as error:  # an empty prefix is no error
+                raise self._no_bucket() from error
         return {
             name.removeprefix(base).lstrip("/"): Found(int(info["size"]), info["mtime"].timestamp())
             for name, info in listing.items()
@@ -135,6 +136,9 @@ class GcsRoot:
                 self.fs.rm_file(self._full(name), timeout=GRACE_SECONDS)
 
         parallel(remove, names)
+
+    def _no_bucket(self) -> InputError:
+        return InputError(f"store.root={self.url}: there is no bucket '{self.bucket}'; create it or correct the name.")
 
     def _full(self, name: str) -> str:
         return f"{self._base}/{name}".rstrip("/")

@@ -13,6 +13,7 @@ import pytest
 from conf.compose import compose
 from tasks.stage import InputError, Stage
 from tasks.store import StageFailed, Store, StoreUnavailable, keys, run_inline, run_stage, sources
+from tasks.store.__main__ import main as housekeeping
 from tasks.store.lease import Lease
 from tasks.store.sources import PROJECT
 from tests.fault_proxy import FaultProxy
@@ -259,9 +260,17 @@ def test_a_bucket_that_refuses_is_one_sentence_before_any_work(proxied, status, 
     assert proxy.requests == 1
 
 
-def test_a_bucket_that_does_not_exist_is_one_sentence(gcs_root, tmp_path):
+def test_a_bucket_that_does_not_exist_is_one_sentence(gcs_root, tmp_path, capsys):
     with pytest.raises(InputError, match="there is no bucket 'nobody-has-this'"):
         Store("gs://nobody-has-this/runs", cache_dir=tmp_path).check()
+    assert housekeeping(["ls", "--root", "gs://nobody-has-this/runs"]) == 2
+    assert "there is no bucket 'nobody-has-this'" in capsys.readouterr().err
+
+
+def test_an_empty_bucket_is_an_empty_store(gcs_root, capsys):
+    assert housekeeping(["ls", "--root", gcs_root]) == 0
+    assert housekeeping(["ls", "--root", gcs_root.removesuffix("/runs")]) == 0
+    assert "0 in gs://" in capsys.readouterr().out
 
 
 def test_a_stage_survives_a_restart_of_the_server(proxied, config, monkeypatch):

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from tasks.store import Store, run_inline
-from tasks.store.__main__ import main
+from tasks.store.__main__ import main, telling
 from tasks.store.lease import Lease
 from tests.tasks.store import toy
 from tests.tasks.store.conftest import TOY
@@ -69,6 +69,12 @@ def test_show_and_lineage_lead_from_a_score_to_its_sources(run, chain):
     assert shown["manifest"]["inputs"]["source"]["key"] == first.key
     _, text = run("show", f"toy/{second.key[:10]}")
     assert "whole.txt" in text
+
+
+def test_a_step_of_the_lineage_tells_the_score_before_the_circumstances():
+    metrics = {"devices": 8, "flops": 3e19, "loss": 2.0, "ok": True, "tokens": 5, "val_bpb": 0.7512345678, "why": "x"}
+    assert telling(metrics, 3) == "val_bpb=0.751235, loss=2, tokens=5"
+    assert telling({"parts": 5, "seed": 2}) == "parts=5, seed=2"
 
 
 def test_verify_finds_a_flipped_byte_and_repair_drops_that_artifact_alone(run, chain, store):
