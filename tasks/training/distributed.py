@@ -20,9 +20,9 @@ import numpy as np
 from jax.experimental import multihost_utils
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
-from tasks.hosts.job import Absent
+from tasks.hosts.job import Absent, Job
 from tasks.hosts.meeting import Meeting
-from tasks.stage import Preempted, StopSignal
+from tasks.stage import InputError, Preempted, StopSignal
 
 JAX_START_SECONDS = 60  # everybody has just called: JAX's own start takes a second
 PATIENCE_SECONDS = 3600.0  # for the slowest host to restore, compile, evaluate or save
@@ -163,6 +163,7 @@ def together(meeting: Meeting | None) -> Iterator[Alone | Team]:
     )
     from jax._src.distributed import global_state  # JAX has no public handle of its key-value store
 
+    check_order(job, jax.process_index(), jax.process_count())
     try:
         yield Team(meeting, global_state.client)
     except Absent:
@@ -171,6 +172,15 @@ def together(meeting: Meeting | None) -> Iterator[Alone | Team]:
         leave(meeting)
         raise
     leave(meeting)
+
+
+def check_order(job: Job, process: int, count: int) -> None:
+    """Raise InputError unless JAX counts the processes as the job does: a TPU slice has an order of its own."""
+    if (process, count) != (job.rank, len(job.names)):
+        raise InputError(
+            f"{job.called(job.rank)} of {len(job.names)} is process {process} of {count} to JAX: name all hosts of the "
+            "slice in its own order, or set hardware.hosts.names=auto."
+        )
 
 
 def leave(meeting: Meeting) -> None:

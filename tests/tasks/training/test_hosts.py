@@ -16,10 +16,10 @@ import pytest
 from safetensors.numpy import load_file
 
 from tasks.hosts.job import Absent, Job
-from tasks.stage import StopSignal
+from tasks.stage import InputError, StopSignal
 from tasks.store import Store, attempt, run_inline
 from tasks.store.events import Events
-from tasks.training.distributed import Alone, Team, together
+from tasks.training.distributed import Alone, Team, check_order, together
 from tests.tasks.training.tiny import BASE_INPUTS, config
 
 ROOT = Path(__file__).parents[3]
@@ -163,6 +163,14 @@ def test_b31_a_host_that_is_late_for_a_step_is_named():
         team.wait("step 250", seconds=0.5)
     team._client.key_value_set("encore/step 250/1", "here")
     team.wait("step 250", seconds=0.5)
+
+
+@pytest.mark.parametrize(("process", "count"), [(1, 2), (0, 4)])
+def test_hosts_that_are_not_counted_as_jax_counts_them_are_refused(process, count):
+    job = Job(("host-a", "host-b"), 0, "host-a")
+    check_order(job, 0, 2)
+    with pytest.raises(InputError, match=rf"process 0 \(host-a\) of 2 is process {process} of {count} to JAX"):
+        check_order(job, process, count)
 
 
 def test_b51_a_single_process_starts_nothing_and_waits_for_nobody():
