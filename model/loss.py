@@ -82,53 +82,80 @@ class _Head:
 
     def _local_losses(self, x, weight, targets):
         weight = weight.astype(x.dtype)
-        one = jax.checkpoint(lambda chunk: self._chunk(weight, *chunk)[0])
-        losses = jax.lax.map(one, self._split(x, targets))
-        return losses.reshape(-1)[: targets.size].reshape(targets.shape)
+        one = jax.checkpoint(lambda chunk: self._norm(self._bent(weight, chunk)[0]))
+        norm = jax.lax.map(one, self._chunks(x.reshape(targets.size, -1)))
+        logit, _, _ = self._at_targets(x, weight, targets)
+        return jnp.where(targets >= 0, jnp.log(norm.reshape(-1)[: targets.size].reshape(targets.shape)) - logit, 0)
 
     def _local_sum_and_gradients(self, x, weight, targets):
-        narrow = weight.astype(x.dtype)
+        """A chunk's softmax is left without its division: exp is used in two products, and what it lacks is a factor of
+        each token, which is cheaper on the tokens' side. The target's part is a row of the weight for each token."""
+        narrow, flat, counted = weight.astype(x.dtype), x.reshape(targets.size, -1), targets.reshape(-1) >= 0
 
-        def one(carry, chunk):
-            total, d_weight = carry
-            losses, d_logits = self._chunk(narrow, *chunk)
-            d_x = jnp.einsum("vn,vd->nd", d_logits, narrow, preferred_element_type=jnp.float32)
-            d_weight += jnp.einsum("vn,nd->vd", d_logits, chunk[0], preferred_element_type=jnp.float32)
-            return (total + jnp.sum(losses), d_weight), d_x
+        def one(d_weight, chunk):
+            tokens, counted = chunk
+            exp, slope = self._bent(narrow, tokens)
+            norm = self._norm(exp)
+            share = jnp.where(counted, 1 / norm, 0)[:, None]
+            d_logits = (exp * slope).astype(x.dtype)
+            d_x = share * jnp.einsum("vn,vd->nd", d_logits, narrow, preferred_element_type=jnp.float32)
+            scaled = (share * tokens).astype(x.dtype)
+            d_weight += jnp.einsum("vn,nd->vd", d_logits, scaled, preferred_element_type=jnp.float32)
+            return d_weight, (norm, d_x)
 
-        start = (jnp.float32(0), jnp.zeros(weight.shape, jnp.float32))
-        (total, d_weight), d_x = jax.lax.scan(one, start, self._split(x, targets))
-        d_x = d_x.reshape(-1, x.shape[-1])[: targets.size].reshape(x.shape)
-        d_x = self._over(VOCAB_AXIS, d_x).astype(x.dtype)
+        chunks = self._chunks(flat), self._chunks(counted)
+        d_weight, (norm, d_x) = jax.lax.scan(one, jnp.zeros(weight.shape, jnp.float32), chunks)
+        norm, d_x = norm.reshape(-1)[: targets.size], d_x.reshape(-1, x.shape[-1])[: targets.size]
+        logit, pull, rows = (
+            value.reshape(targets.size, *value.shape[2:]) for value in self._at_targets(x, narrow, targets)
+        )
+        total = jnp.sum(jnp.where(counted, jnp.log(norm) - logit, 0))
+        d_x = self._over(VOCAB_AXIS, d_x - pull[:, None] * rows)
+        own = self._own(targets.reshape(-1), weight.shape[0])
+        d_weight = d_weight.at[own].add(-pull[:, None] * flat, mode="drop")
+        d_x = d_x.reshape(x.shape).astype(x.dtype)
         return self._over(BATCH_AXES, total), d_x, self._over(BATCH_AXES, d_weight)
 
-    def _split(self, x, targets):
-        """Chunks x [chunks, tokens, n_embd] and targets [chunks, tokens], filled up with targets −1."""
-        chunk = min(self.compute.loss_chunk, targets.size)
-        fill = -targets.size % chunk
-        x = jnp.pad(x.reshape(targets.size, -1), ((0, fill), (0, 0)))
-        targets = jnp.pad(targets.reshape(-1), (0, fill), constant_values=-1)
-        return x.reshape(-1, chunk, x.shape[-1]), targets.reshape(-1, chunk)
+    def _chunks(self, values):
+        """values [tokens, …] as [chunks, loss_chunk, …], filled up with zeros."""
+        chunk = min(self.compute.loss_chunk, values.shape[0])
+        fill = [(0, -values.shape[0] % chunk)] + [(0, 0)] * (values.ndim - 1)
+        return jnp.pad(values, fill).reshape(-1, chunk, *values.shape[1:])
 
-    def _chunk(self, weight, x, targets):
-        """Losses [tokens] and the loss' gradient by the product [vocab, tokens] in x's dtype, of one chunk.
+    def _bent(self, weight, x):
+        """exp(softcapped logits) and the softcap's slope [vocab, tokens], float32.
 
         The vocabulary is the first axis: a sum over it runs along the tokens, which compilers vectorise.
         """
-        vocab = weight.shape[0]
-        first = 0 if self.mesh is None else vocab * jax.lax.axis_index(VOCAB_AXIS)
-        row = first + jnp.arange(vocab)[:, None]
-        wanted = row == targets
         bent = jnp.tanh(jnp.einsum("vd,nd->vn", weight, x, preferred_element_type=jnp.float32) / self.cap)
         exp = jnp.exp(self.cap * bent)
         if self.config.vocab_size < self.config.padded_vocab_size:
+            row = self._first(weight.shape[0]) + jnp.arange(weight.shape[0])[:, None]
             exp = jnp.where(row < self.config.vocab_size, exp, 0)
-        norm = self._over(VOCAB_AXIS, jnp.sum(exp, axis=0))
-        target_logit = self._over(VOCAB_AXIS, jnp.sum(jnp.where(wanted, self.cap * bent, 0), axis=0))
-        losses = jnp.where(targets >= 0, jnp.log(norm) - target_logit, 0)
-        share = jnp.where(targets >= 0, 1 / norm, 0)
-        d_logits = (exp * share - wanted) * (1 - bent * bent)
-        return losses, d_logits.astype(x.dtype)
+        return exp, 1 - bent * bent
+
+    def _norm(self, exp):
+        """The softmax' denominator [tokens]."""
+        return self._over(VOCAB_AXIS, jnp.sum(exp, axis=0))
+
+    def _at_targets(self, x, weight, targets):
+        """Each target's softcapped logit [batch, seq], the slope there (0 unless this device has the target's row), and
+        that row of the weight [batch, seq, n_embd]."""
+        own = self._own(targets, weight.shape[0])
+        here = own < weight.shape[0]
+        rows = weight[jnp.where(here, own, 0)]
+        bent = jnp.tanh(jnp.einsum("...d,...d->...", x, rows, preferred_element_type=jnp.float32) / self.cap)
+        logit = self._over(VOCAB_AXIS, jnp.where(here, self.cap * bent, 0))
+        return logit, jnp.where(here, 1 - bent * bent, 0), rows
+
+    def _own(self, targets, vocab):
+        """The row of each target on this device, or `vocab` where it has none."""
+        row = targets - self._first(vocab)
+        return jnp.where((targets >= 0) & (row >= 0) & (row < vocab), row, vocab)
+
+    def _first(self, vocab):
+        """The token that this device's first row of the vocabulary stands for."""
+        return 0 if self.mesh is None else vocab * jax.lax.axis_index(VOCAB_AXIS)
 
 
 @partial(jax.custom_vjp, nondiff_argnums=(0,))

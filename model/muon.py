@@ -60,11 +60,12 @@ def muon(
         for i, leaf in enumerate(leaves):
             by_shape[leaf.shape].append(i)
         for (m, n), members in by_shape.items():
-            stack = _spread(jnp.stack([leaves[i] for i in members]), mesh)
-            directions = orthogonalize(stack, settings, polar_dtype)[: len(members)]
+            stack, squares = (_spread(jnp.stack([values[i] for i in members]), mesh) for values in (leaves, second))
+            directions = orthogonalize(stack, settings, polar_dtype)
+            directions, squares = _normalize(directions, squares, settings.beta2)
             rate = learning_rate * max(1, m / n) ** 0.5 * dials.lr_mult
-            for direction, i in zip(directions, members, strict=True):
-                direction, second[i] = _normalize(direction, second[i], settings.beta2)
+            for place, i in enumerate(members):
+                direction, second[i] = directions[place], squares[place]
                 decay = dials.weight_decay * weights[i] * (direction * weights[i] >= 0)
                 leaves[i] = -rate * (direction + decay)
         return jax.tree.unflatten(tree, leaves), MuonState(momentum, jax.tree.unflatten(tree, second))
@@ -92,8 +93,9 @@ def orthogonalize(x: jax.Array, settings: recipe.Muon, dtype: str) -> jax.Array:
 
 
 def _normalize(x: jax.Array, second: jax.Array, beta2: float) -> tuple[jax.Array, jax.Array]:
-    """NorMuon: x [m, n] divided by the running root mean square of its rows or columns, its norm kept."""
-    axis = 1 if x.shape[0] >= x.shape[1] else 0
+    """NorMuon: each matrix of x [..., m, n] divided by the running root mean square of its rows, or of its columns if
+    there are more of them; its norm is kept. second [..., max(m, n)]."""
+    axis = -1 if x.shape[-2] >= x.shape[-1] else -2
     second = second + (1 - beta2) * (jnp.mean(x * x, axis=axis) - second)
     scaled = x * jnp.expand_dims(jax.lax.rsqrt(jnp.maximum(second, TINY_SQUARE)), axis)
     return scaled * (_frobenius(x) / jnp.maximum(_frobenius(scaled), TINY_SQUARE)), second
@@ -110,9 +112,9 @@ def _frobenius(x: jax.Array) -> jax.Array:
 
 
 def _spread(stack: jax.Array, mesh: Mesh | None) -> jax.Array:
-    """The matrices of a stack dealt out over the devices that split a batch; zero matrices make the deal even."""
+    """The first axis of a stack dealt out over the devices that split a batch; zeros make the deal even."""
     if mesh is None:
         return stack
     fill = -stack.shape[0] % row_shards(mesh)
-    stack = jnp.pad(stack, ((0, fill), (0, 0), (0, 0)))
-    return jax.lax.with_sharding_constraint(stack, NamedSharding(mesh, P(ROWS, None, None)))
+    stack = jnp.pad(stack, [(0, fill)] + [(0, 0)] * (stack.ndim - 1))
+    return jax.lax.with_sharding_constraint(stack, NamedSharding(mesh, P(ROWS)))

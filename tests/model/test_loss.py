@@ -38,7 +38,7 @@ def test_both_losses_have_one_gradient() -> None:
     summed = jax.jit(jax.grad(lambda p: 3 * loss_sum(p, tokens, targets, CONFIG, compute(17))[0]))(params)
     each = jax.jit(jax.grad(lambda p: 3 * token_losses(p, tokens, targets, CONFIG, compute(17)).sum()))(params)
     for a, b in zip(*map(jax.tree.leaves, (summed, each)), strict=True):
-        assert np.linalg.norm(a - b) <= 1e-5 * np.linalg.norm(b)
+        assert np.linalg.norm(a - b) <= 3e-5 * np.linalg.norm(b)  # scalars are sums of numbers that cancel
 
 
 def test_b44_nothing_to_learn_is_zero_and_not_nan() -> None:
