@@ -15,6 +15,7 @@ import shutil
 import threading
 import time
 import uuid
+import zlib
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from importlib import metadata
@@ -35,6 +36,8 @@ MIRROR_SECONDS = 60.0
 """Longest wait for the root, before the first compilation and after the last; what comes later is still of use."""
 POLL_SECONDS = 1.0
 """How often new entries are looked for; one that kept its size for so long is complete."""
+ZLIB = b"\x78"
+"""How an entry begins that JAX compressed with zlib."""
 HIT = "/jax/compilation_cache/cache_hits"
 MISS = "/jax/compilation_cache/cache_misses"
 SETTINGS = {
@@ -99,7 +102,7 @@ class CompileCache:
         arriving = self._arriving / name
         try:
             self._store.root.fetch(where, arriving)
-            if sha256_file(arriving) == checksum:
+            if sha256_file(arriving) == checksum and _is_whole(arriving):
                 self._stored.add(name)
                 arriving.replace(self.directory / name)
                 return True
@@ -166,6 +169,21 @@ def tag(hardware: Any) -> str:
     if hardware.platform == "cpu":  # programs for the processor at hand do not run on every other
         place += "-" + hashlib.sha256(_processor().encode()).hexdigest()[:8]
     return "-".join([hardware.platform, place.replace(":", "-"), *versions])
+
+
+def _is_whole(path: Path) -> bool:
+    """False for an entry that was stored half-written: its checksum fits, and JAX would stumble over it each time."""
+    with path.open("rb") as stream:
+        piece, unpacking = stream.read(2**20), zlib.decompressobj()
+        if not piece.startswith(ZLIB):  # zstd, where Python has it: the checksum must do
+            return bool(piece)
+        try:
+            while piece:
+                unpacking.decompress(piece)
+                piece = stream.read(2**20)
+        except zlib.error:
+            return False
+        return unpacking.eof
 
 
 def _processor() -> str:

@@ -12,6 +12,7 @@ from conf.compose import compose
 from tasks.stage import InputError
 from tasks.store import Store, StoreUnavailable, compile_cache
 from tasks.store.compile_cache import CompileCache
+from tasks.store.roots import sha256_file
 
 
 def compiles(store, log):
@@ -78,3 +79,25 @@ def test_b53_topologies_share_no_entries():
     hardware = compose([]).hardware
     one, four = (replace(hardware, platform="tpu", topology=topology) for topology in ("v6e:1x1", "v6e:2x2"))
     assert compile_cache.tag(one) != compile_cache.tag(four)
+
+
+@pytest.mark.parametrize("kept", [0, 7, 0.5])
+def test_b53_an_entry_that_was_stored_half_written_is_dropped_and_compiled_again(tmp_path, kept):
+    """Its checksum fits its bytes, and JAX, which does not write over what it cannot read, would fail each time."""
+    store, log = Store(tmp_path / "root", cache_dir=tmp_path / "cache"), []
+    assert compiles(store, log)[0]
+    stored = [name for name in store.root.find("compile-cache") if "~" in name]
+    assert stored
+    for name in stored:
+        whole, half = store.root.read(f"compile-cache/{name}"), tmp_path / "half"
+        half.write_bytes(whole[: kept if isinstance(kept, int) else int(kept * len(whole))])
+        store.root.delete([f"compile-cache/{name}"])
+        store.root.put(half, f"compile-cache/{name.rpartition('~')[0]}~{sha256_file(half)}")
+        half.unlink()
+    works, cache = compiles(store, log)
+    assert works
+    assert cache.misses == len(log) == len(stored)
+    assert all("is damaged; it is dropped" in line for line in log)
+    works, cache = compiles(store, log)
+    assert works
+    assert (cache.hits, cache.misses) == (len(stored), 0)
