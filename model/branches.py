@@ -20,19 +20,23 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from model.buckets import Batch
-from model.gpt import GPT, Params, Read, bind, logits, rotary
+from model.gpt import GPT, Params, Read, bind, rotary
+from model.layers import Rope
 from model.mesh import ROWS
 from model.recipe import Compute, GPTConfig
 
 # What is read or computed at one time: so many columns of every row, more where there are so few rows that the number
 # of tokens would not be reached. Fewer columns end nearer to the longest row, more make larger products.
-PREFIX_COLUMNS, PREFIX_TOKENS = 64, 256
-BRANCH_COLUMNS, BRANCH_TOKENS = 32, 128
-LOGIT_COLUMNS, LOGIT_TOKENS = 8, 64
+PREFIX_COLUMNS, PREFIX_TOKENS = 64, 128
+BRANCH_COLUMNS, BRANCH_TOKENS = 32, 32
+LOGIT_COLUMNS, LOGIT_TOKENS = 8, 16
+
+_UNSEEN = -1e30  # the score of a key that is not visible: no share in a softmax with any that is
 
 Arrays = dict[str, jax.Array]
 Cache = tuple[list[jax.Array], list[jax.Array]]
-"""Keys and values of each layer, [rows, P + S, n_kv_head, head_dim] in compute dtype: the prefix, then the branches."""
+"""Keys [rows, n_kv_head, P + S, head_dim] and values [rows, n_kv_head, head_dim, P + S] of each layer in compute dtype:
+the prefix, then the branches. So both products of attention read their cache as it lies."""
 
 
 def reach(config: GPTConfig) -> int:
@@ -70,16 +74,23 @@ def score(
 
 
 def _forward(
-    gpt: GPT, tokens: jax.Array, previous: jax.Array, positions: jax.Array, compute: Compute, read: Read
+    gpt: GPT,
+    tokens: jax.Array,
+    previous: jax.Array,
+    positions: jax.Array,
+    rope: Rope,
+    compute: Compute,
+    read: Read,
 ) -> jax.Array:
     """The stream after the last norm [rows, columns, n_embd], attention being left to `read(layer, q, k, v)`.
 
-    previous: the token before each one; positions [rows or 1, columns]: place of each token in its sequence.
+    previous: the token before each one; positions [rows, columns]: place of each token in its sequence; rope: the
+    rotary tables of these places, made outside the loop over chunks, since XLA would make them anew for every use.
     """
     x = gpt.embed(tokens, compute)
     if gpt.config.recipe.architecture.smear:
         x = jnp.where(positions[..., None] > 0, gpt.smear(x, gpt.embed(previous, compute)), x)
-    return gpt.walk(x, tokens, rotary(positions, gpt.config), compute, read)
+    return gpt.walk(x, tokens, rope, compute, read)
 
 
 def _read_prefix(gpt: GPT, batch: Arrays, compute: Compute) -> Cache:
@@ -89,31 +100,33 @@ def _read_prefix(gpt: GPT, batch: Arrays, compute: Compute) -> Cache:
     columns = _columns(width, rows, PREFIX_COLUMNS, PREFIX_TOKENS)
     chunks = -(-jnp.max(kept) // columns)
     previous = jnp.roll(prefix, 1, axis=1)
+    places = batch["length"][:, None] - width + jnp.arange(width)
+    rope = rotary(places, config)
 
     def chunk(number: jax.Array, cache: Cache) -> Cache:
         start = width - (chunks - number) * columns
         keys, values = map(list, cache)
         here = partial(jax.lax.dynamic_slice_in_dim, start_index=start, slice_size=columns, axis=1)
         column = start + jnp.arange(columns)
-        positions = batch["length"][:, None] - width + column
+        positions = here(places)
 
         def read(layer: int, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
-            keys[layer], values[layer] = _put(keys[layer], k, start), _put(values[layer], v, start)
+            keys[layer], values[layer] = _keep((keys[layer], values[layer]), k, v, start)
             window = config.windows[layer]
             reach = min(width, window + columns)
             first = jnp.clip(start - window, 0, width - reach)
-            near = partial(jax.lax.dynamic_slice_in_dim, start_index=first, slice_size=reach, axis=1)
+            near = partial(jax.lax.dynamic_slice_in_dim, start_index=first, slice_size=reach)
             other = first + jnp.arange(reach)
-            distance = column[:, None] - other
-            mask = (distance >= 0) & (distance <= window) & (other >= width - kept[:, None])[:, None]
-            return _attend(q, near(keys[layer]), near(values[layer]), mask)
+            distance = column - other[:, None]
+            mask = (distance >= 0) & (distance <= window) & (other >= width - kept[:, None])[..., None]
+            return _attend(q, near(keys[layer], axis=2), near(values[layer], axis=3), mask)
 
-        _forward(gpt, here(prefix), here(previous), positions, compute, read)
+        _forward(gpt, here(prefix), here(previous), positions, (here(rope[0]), here(rope[1])), compute, read)
         return keys, values
 
-    empty = jnp.zeros((rows, room, config.n_kv_head, config.head_dim), compute.compute_dtype)
+    keys = jnp.zeros((rows, config.n_kv_head, room, config.head_dim), compute.compute_dtype)
     layers = range(config.n_layer)
-    return jax.lax.fori_loop(0, chunks, chunk, ([empty for _ in layers], [empty for _ in layers]))
+    return jax.lax.fori_loop(0, chunks, chunk, ([keys for _ in layers], [keys.swapaxes(2, 3) for _ in layers]))
 
 
 def _read_branches(gpt: GPT, batch: Arrays, cache: Cache, compute: Compute) -> jax.Array:
@@ -121,6 +134,7 @@ def _read_branches(gpt: GPT, batch: Arrays, cache: Cache, compute: Compute) -> j
     config, (rows, width) = gpt.config, batch["tokens"].shape
     columns = _columns(width, rows, BRANCH_COLUMNS, BRANCH_TOKENS)
     behind = batch["prefix"].shape[1]
+    rope = rotary(batch["positions"], config)
     reaches = {window: min(behind, window) for window in config.windows}  # columns of the prefix that are in sight
 
     def chunk(number: jax.Array, carry: tuple[jax.Array, Cache]) -> tuple[jax.Array, Cache]:
@@ -132,11 +146,12 @@ def _read_branches(gpt: GPT, batch: Arrays, cache: Cache, compute: Compute) -> j
 
         def read(layer: int, q: jax.Array, k: jax.Array, v: jax.Array) -> jax.Array:
             at, window = behind + start, config.windows[layer]
-            keys[layer], values[layer] = _put(keys[layer], k, at), _put(values[layer], v, at)
+            keys[layer], values[layer] = _keep((keys[layer], values[layer]), k, v, at)
             near = slice(behind - reaches[window], None)
-            return _attend(q, keys[layer][:, near], values[layer][:, near], masks[window])
+            return _attend(q, keys[layer][:, :, near], values[layer][..., near], masks[window])
 
-        found = _forward(gpt, here(batch["tokens"]), here(batch["previous"]), positions, compute, read)
+        tokens, previous, tables = here(batch["tokens"]), here(batch["previous"]), (here(rope[0]), here(rope[1]))
+        found = _forward(gpt, tokens, previous, positions, tables, compute, read)
         return _put(stream, found, start), (keys, values)
 
     empty = jnp.zeros((rows, width, config.n_embd), compute.compute_dtype)
@@ -145,17 +160,18 @@ def _read_branches(gpt: GPT, batch: Arrays, cache: Cache, compute: Compute) -> j
 
 
 def visible(batch: Arrays, position: jax.Array, branch: jax.Array, window: int, reach: int) -> jax.Array:
-    """Which keys a branch token of this position and branch [R, columns] sees: bool [R, columns, reach + S].
+    """Which keys a branch token of this position and branch [R, columns] sees: bool [R, reach + S, columns].
 
     Keys are the last `reach` columns of the prefix, then the branches. It sees itself, earlier tokens of its own
     branch, and the row's prefix; none more than `window` tokens before it.
     """
+    position, branch = position[:, None], branch[:, None]
     back = jnp.arange(-reach, 0)  # column of the prefix, counted from its right end
-    on_prefix = (back >= -batch["kept"][:, None])[:, None]
-    on_prefix = on_prefix & (position[:, :, None] - (batch["length"][:, None] + back)[:, None] <= window)
-    distance = position[:, :, None] - batch["positions"][:, None]
-    on_branch = (branch[:, :, None] == batch["branch"][:, None]) & (distance >= 0) & (distance <= window)
-    return jnp.concatenate([on_prefix, on_branch], axis=2)
+    on_prefix = (back >= -batch["kept"][:, None])[..., None]
+    on_prefix = on_prefix & (position - (batch["length"][:, None] + back)[..., None] <= window)
+    distance = position - batch["positions"][..., None]
+    on_branch = (branch == batch["branch"][..., None]) & (distance >= 0) & (distance <= window)
+    return jnp.concatenate([on_prefix, on_branch], axis=1)
 
 
 def _columns(width: int, rows: int, least: int, tokens: int) -> int:
@@ -168,9 +184,25 @@ def _put(array: jax.Array, part: jax.Array, column: jax.Array) -> jax.Array:
     return jax.lax.dynamic_update_slice_in_dim(array, part, column, axis=1)
 
 
-def _attend(q: jax.Array, k: jax.Array, v: jax.Array, mask: jax.Array) -> jax.Array:
-    """Attention of q [R, columns, n_head, head_dim] over k, v [R, keys, …]; mask bool [R or 1, columns, keys]."""
-    return jax.nn.dot_product_attention(q, k, v, mask=mask[:, None], implementation="xla")
+def _keep(cache: tuple[jax.Array, jax.Array], k: jax.Array, v: jax.Array, column: jax.Array) -> tuple[jax.Array, ...]:
+    """The keys and values of a layer with k, v [R, columns, n_kv_head, head_dim] written from `column` on."""
+    put, (keys, values) = jax.lax.dynamic_update_slice_in_dim, cache
+    return put(keys, k.transpose(0, 2, 1, 3), column, axis=2), put(values, v.transpose(0, 2, 3, 1), column, axis=3)
+
+
+def _attend(q: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.Array) -> jax.Array:
+    """Attention of q [R, columns, n_head, head_dim] over keys [R, n_kv_head, K, head_dim] and values [R, n_kv_head,
+    head_dim, K]; mask bool [R or 1, K, columns].
+
+    Keys come first in the scores, as in `model.attention`. A finite number stands for the score of what is not
+    visible, since a column of padding sees nothing.
+    """
+    (rows, columns, n_head, head_dim), n_kv_head = q.shape, keys.shape[1]
+    queries = q.transpose(0, 2, 3, 1).reshape(rows, n_kv_head, n_head // n_kv_head, head_dim, columns)
+    scores = jnp.einsum("rnkd,rngdq->rngkq", keys, queries, preferred_element_type=jnp.float32) * head_dim**-0.5
+    weights = jax.nn.softmax(jnp.where(mask[:, None, None], scores, _UNSEEN), axis=-2).astype(values.dtype)
+    found = jnp.einsum("rndk,rngkq->rngdq", values, weights)
+    return found.reshape(rows, n_head, head_dim, columns).transpose(0, 3, 1, 2)
 
 
 def _losses(params: Params, stream: jax.Array, targets: jax.Array, config: GPTConfig) -> tuple[jax.Array, jax.Array]:
@@ -185,12 +217,9 @@ def _losses(params: Params, stream: jax.Array, targets: jax.Array, config: GPTCo
     def chunk(number: jax.Array, found: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
         at = number * columns
         aim = jax.lax.dynamic_slice_in_dim(aims, at, columns, axis=1)
-        z = logits(params, jax.lax.dynamic_slice_in_dim(stream, at, columns, axis=1), config)
-        aimed = jnp.take_along_axis(z, jnp.maximum(aim, 0)[..., None], axis=2)
-        better = (z > aimed) | ((z == aimed) & (jnp.arange(z.shape[2]) < aim[..., None]))
-        loss = jax.nn.logsumexp(z, axis=2) - aimed[..., 0]
-        new = jnp.where(aim >= 0, loss, 0.0), ~jnp.any(better, axis=2) & (aim >= 0)
-        return _put(found[0], new[0], at), _put(found[1], new[1], at)
+        here = jax.lax.dynamic_slice_in_dim(stream, at, columns, axis=1)
+        loss, hit = _judge(params, here.reshape(rows * columns, -1), aim.reshape(-1), config)
+        return _put(found[0], loss.reshape(aim.shape), at), _put(found[1], hit.reshape(aim.shape), at)
 
     chunks = -(-jnp.max(jnp.sum(scored, axis=1)) // columns)
     empty = jnp.zeros((rows, width), jnp.float32), jnp.zeros((rows, width), bool)
@@ -198,3 +227,18 @@ def _losses(params: Params, stream: jax.Array, targets: jax.Array, config: GPTCo
     place = jnp.maximum(jnp.cumsum(scored, axis=1) - 1, 0)
     losses, hits = (jnp.take_along_axis(found, place, axis=1) for found in (losses, hits))
     return jnp.where(scored, losses, 0.0), hits & scored
+
+
+def _judge(params: Params, stream: jax.Array, aim: jax.Array, config: GPTConfig) -> tuple[jax.Array, jax.Array]:
+    """Cross entropies and hits [tokens] of the targets aim [tokens] (−1: none) after stream [tokens, n_embd].
+
+    The same as of `model.gpt.logits`. As in `model.loss`, the vocabulary is the first axis, so that sums over it
+    vectorise, and softcapped logits, at most 60, need no running maximum.
+    """
+    weight, cap = params["lm_head"][: config.vocab_size].astype(stream.dtype), config.recipe.architecture.softcap
+    z = cap * jnp.tanh(jnp.einsum("vd,nd->vn", weight, stream, preferred_element_type=jnp.float32) / cap)
+    aimed = jnp.take_along_axis(z, jnp.maximum(aim, 0)[None], axis=0)[0]
+    before = jnp.arange(config.vocab_size)[:, None] < aim
+    better = jnp.sum((z > aimed) | ((z == aimed) & before), axis=0, dtype=jnp.int32)
+    loss = jnp.log(jnp.sum(jnp.exp(z), axis=0)) - aimed
+    return jnp.where(aim >= 0, loss, 0.0), (better == 0) & (aim >= 0)

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from tasks.tokenizer import Tokenizer
     from tasks.training.placement import Placement
 
-DEVICE_TOKENS = {"cpu": 8192}  # room of one call and device, and elsewhere …
+DEVICE_TOKENS = {"cpu": 4096}  # room of one call and device, and elsewhere …
 OTHER_DEVICE_TOKENS = 32_768  # … 4.8 GB of keys and values at d24 in bfloat16
 TEXTS_AT_ONCE = 4096  # tokenized in one call: enough for every core, little enough to stop soon
 

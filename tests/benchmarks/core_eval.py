@@ -73,7 +73,7 @@ def main() -> None:
     parser.add_argument("--vocab", type=int, default=32768)
     parser.add_argument("--examples", type=int, default=20, help="of each task, scored in batches")
     parser.add_argument("--naive-examples", type=int, default=2, help="of each task, scored one at a time")
-    parser.add_argument("--batch-tokens", type=int, default=8192)
+    parser.add_argument("--batch-tokens", type=int, help="room of one call")
     parser.add_argument("--tasks", nargs="*")
     arguments = parser.parse_args()
 
