@@ -26,7 +26,7 @@ def choose(
     equally likely tokens a greedy choice takes the first.
     """
     if sampling.greedy:
-        return jnp.argmax(logits, axis=-1).astype(jnp.int32)
+        return first_of_largest(logits)
     logits = logits / temperature
     if sampling.top_k is None and not sampling.nucleus:
         return _draw(keys, logits)
@@ -39,6 +39,18 @@ def choose(
         ranked = jnp.where((before < top_p).at[..., 0].set(True), ranked, -jnp.inf)
     rank = _draw(keys, ranked)
     return jnp.take_along_axis(tokens, rank[:, None], axis=-1)[:, 0].astype(jnp.int32)
+
+
+def first_of_largest(logits: jax.Array) -> jax.Array:
+    """argmax over the last axis, int32, by two maxima of floats: XLA vectorises these on a CPU, and argmax it does not.
+
+    Indices are exact in float32 up to 2²⁴; a row that holds NaN gives the last index.
+    """
+    size = logits.shape[-1]
+    left = jnp.arange(size, 0, -1, dtype=jnp.float32)  # how many indices are left from each one on
+    largest = jnp.max(logits, axis=-1, keepdims=True)
+    best = jnp.max(jnp.where(logits == largest, left, 1.0), axis=-1)
+    return size - best.astype(jnp.int32)
 
 
 def _draw(keys: jax.Array, logits: jax.Array) -> jax.Array:
