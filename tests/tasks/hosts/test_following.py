@@ -1,11 +1,14 @@
 """A host that follows waits for the artifact: told by the manifest, patient as long as the first host lives."""
 
+from dataclasses import replace
+
 import pytest
 
+from conf.schema import Hosts
 from tasks.hosts.following import await_artifact
 from tasks.hosts.job import Absent, Job
 from tasks.stage import Preempted, StopSignal
-from tasks.store import StagePreempted, Store, run_inline, run_stage
+from tasks.store import StagePreempted, Store, parent, run_inline, run_stage
 from tasks.store.lease import Clock, Lease
 from tests.tasks.store.conftest import TOY, composed, config  # noqa: F401
 
@@ -70,11 +73,31 @@ def test_it_leaves_to_join_when_the_first_host_begins_anew_and_when_it_is_stoppe
         awaiting(store, key, Waiting({50: lambda: stop.request("SIGTERM")}), stop=stop)
 
 
-def test_a_stage_of_one_host_is_not_run_by_the_others(store, config, monkeypatch):  # noqa: F811
-    monkeypatch.setenv("ENCORE_RANK", "1")
+@pytest.fixture
+def on_two_hosts(config):  # noqa: F811
+    """The toy's config, for two hosts."""
     settings = config()
-    object.__setattr__(settings.hardware.hosts, "names", ["host-a", "host-b"])
+    hosts = Hosts(names=["host-a", "host-b"], alone={"TPU_PROCESS_BOUNDS": "1,1,1"})
+    return replace(settings, hardware=replace(settings.hardware, hosts=hosts))
+
+
+def test_a_stage_of_one_host_is_not_run_by_the_others(store, on_two_hosts, monkeypatch):
+    monkeypatch.setenv("ENCORE_RANK", "1")
     follower = Store(store.root.url, cache_dir=store.cache_dir, clock=Waiting())
     with pytest.raises(StagePreempted, match=r"no sign of work .* The same command continues it"):
-        run_stage(TOY, settings, {}, follower)
+        run_stage(TOY, on_two_hosts, {}, follower)
     assert not follower.root.find(NAME)
+
+
+def test_a_stage_of_one_host_is_told_by_its_environment_that_it_is_alone(store, on_two_hosts, monkeypatch):
+    monkeypatch.setenv("ENCORE_RANK", "0")
+    seen = {}
+
+    def child(request, listener, env):
+        seen.update(env)
+        raise InterruptedError
+
+    monkeypatch.setattr(parent, "Child", child)
+    with pytest.raises(InterruptedError):
+        run_stage(TOY, on_two_hosts, {}, store)
+    assert seen["TPU_PROCESS_BOUNDS"] == "1,1,1"
