@@ -28,32 +28,22 @@ class Tiles(NamedTuple):
     fused_backward: bool  # one backward kernel for queries, keys and values
 
 
-# (chip, head_dim at most, window at most) → tiles; the first row that fits is taken. The v6e rows are the fastest
-# of those whose XLA:TPU schedule was read, for two sequences of 2048: 19.6 and 22.6 µs a head full at head_dim 128
-# and 256, 17.6 and 19.3 at window 512, where tiles of 128 take 68 to 151; 2048 does not fit vector memory. The
-# last row is what a published port measured on v6e-8: 41.2 % MFU, 22.4 % with tiles of 128.
-ANY = 1 << 30
-TILES: tuple[tuple[str, int, int, Tiles], ...] = (
-    ("v6", ANY, 512, Tiles(512, 512, True)),
-    ("v6", 128, ANY, Tiles(1024, 512, True)),
-    ("v6", 256, ANY, Tiles(1024, 1024, True)),
-    ("", ANY, ANY, Tiles(512, 256, False)),
-)
+# Tiles of 512/512/256 (queries, keys, keys of an inner iteration) at 2048 tokens are what a published port measured on
+# v6e-8: 41.2 % MFU, and 22.4 % with tiles of 128. The fused backward takes 25.5 µs a head in place of 29.8 there by the
+# compiler's schedule, by which 1024/1024/512 would take 19.6; that has not been measured on a chip. 2048 does not fit.
+BLOCK, COMPUTE = 512, 256
+FUSED_BACKWARD = ("v6",)  # parts of a device_kind
 
 
-def choose_tiles(seq_len: int, head_dim: int, window: int, chip: str) -> Tiles:
+def choose_tiles(seq_len: int, chip: str) -> Tiles:
     """Tiles for `seq_len` tokens on `chip` (a device_kind such as "TPU v6 lite"), never under 256 without need.
 
-    Of the sizes up to the table's, the largest that pads the sequence least.
+    Of the blocks up to BLOCK, the largest that pads the sequence least.
     """
-    tiles = next(
-        tiles
-        for name, dim_limit, window_limit, tiles in TILES
-        if name in chip and head_dim <= dim_limit and min(window, seq_len) <= window_limit
-    )
-    smallest = min(2 * LANES, _round_up(seq_len, LANES))
-    block = min(range(smallest, tiles.block + 1, LANES), key=lambda block: (_round_up(seq_len, block), -block))
-    return Tiles(block, tiles.compute if block % tiles.compute == 0 else block, tiles.fused_backward)
+    smallest = min(COMPUTE, _round_up(seq_len, LANES))
+    block = min(range(smallest, BLOCK + 1, LANES), key=lambda block: (_round_up(seq_len, block), -block))
+    fused = any(name in chip for name in FUSED_BACKWARD)
+    return Tiles(block, COMPUTE if block % COMPUTE == 0 else block, fused)
 
 
 def attend_splash(
@@ -65,7 +55,7 @@ def attend_splash(
     interpret: run the kernels without a TPU, slowly.
     """
     seq_len, head_dim = q.shape[1], q.shape[3]
-    tiles = choose_tiles(seq_len, head_dim, window, chip)
+    tiles = choose_tiles(seq_len, chip)
     kernel = _kernel(q.shape[2], _round_up(seq_len, tiles.block), window, tiles, interpret)
 
     def to_kernel(x: jax.Array) -> jax.Array:

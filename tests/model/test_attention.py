@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from model.attention import attend, attend_xla, choose
 from model.attention_cudnn import local_window
-from model.attention_splash import LANES, TILES, attend_splash, choose_tiles
+from model.attention_splash import BLOCK, COMPUTE, LANES, attend_splash, choose_tiles
 from model.recipe import Compute
 
 BF16 = "bfloat16"
@@ -93,24 +93,17 @@ def test_the_window_given_to_cudnn_means_the_same(window):
 
 
 @settings(deadline=None, max_examples=200)
-@given(
-    seq=st.integers(1, 9000),
-    head_dim=st.sampled_from([32, 64, 128, 256]),
-    window=st.integers(0, 9000),
-    chip=st.sampled_from(["TPU v6 lite", "TPU v5 lite", "TPU v4", "cpu"]),
-)
-def test_tiles_are_legal_and_never_the_default(seq, head_dim, window, chip):
-    tiles = choose_tiles(seq, head_dim, window, chip)
+@given(seq=st.integers(1, 9000), chip=st.sampled_from(["TPU v6 lite", "TPU v5 lite", "TPU v4", "cpu"]))
+def test_tiles_are_legal_and_never_the_default(seq, chip):
+    tiles = choose_tiles(seq, chip)
     assert tiles.block % LANES == tiles.compute % LANES == tiles.block % tiles.compute == 0
-    assert tiles.block <= max(row[-1].block for row in TILES)
-    assert min(tiles.block, tiles.compute) >= min(256, -(-seq // LANES) * LANES)
+    assert tiles.block <= BLOCK
+    assert min(tiles.block, tiles.compute) >= min(COMPUTE, -(-seq // LANES) * LANES)
 
 
 def test_tiles_at_2048():
-    assert choose_tiles(2048, 128, 2048, "TPU v5 lite")[:2] == (512, 256)
-    assert choose_tiles(2048, 128, 512, "TPU v6 lite")[:2] == (512, 512)
-    assert choose_tiles(2048, 128, 2048, "TPU v6 lite")[:2] == (1024, 512)
-    assert choose_tiles(2048, 256, 2048, "TPU v6 lite")[:2] == (1024, 1024)
+    assert choose_tiles(2048, "TPU v5 lite") == (512, 256, False)
+    assert choose_tiles(2048, "TPU v6 lite") == (512, 256, True)
 
 
 def test_auto_chooses_by_device():
