@@ -22,6 +22,7 @@ from tasks.evaluation import records
 from tasks.stage import InputError
 from tasks.statistics import Difference, Outcome, compare_core, compare_task
 from tasks.store import Store
+from tasks.store.manifest import NAME as MANIFEST
 from tasks.store.manifest import Damaged
 
 KEY_CHARACTERS = 12  # of a key, as the report shows it
@@ -78,7 +79,10 @@ def open_run(text: str, store: str) -> Run:
     """A CORE result by directory or key; InputError if there is none or more than one."""
     folder = Path(text).expanduser()
     file: Callable[[str], Path]
-    if (folder / "results.json").is_file():
+    if (folder / MANIFEST).is_file():  # a file's stored name may be another than its name
+        artifact = Store(folder.absolute().parents[1]).artifact(folder.absolute().parent.name, folder.absolute().name)
+        name, file = text, artifact.path
+    elif (folder / "results.json").is_file():
         name, file = text, folder.joinpath
     else:
         opened, prefix = Store(store), text.removeprefix("core/")
@@ -90,7 +94,10 @@ def open_run(text: str, store: str) -> Run:
             )
         artifact = opened.artifact("core", keys[0])
         name, file = artifact.key[:KEY_CHARACTERS], artifact.path
-    results = json.loads(file("results.json").read_text(encoding="utf-8"))
+    try:
+        results = json.loads(file("results.json").read_text(encoding="utf-8"))
+    except KeyError:  # an artifact of another stage
+        results = {}
     if "core" not in results:
         raise InputError(f"'{text}' is not a CORE result: give an artifact of the stage core.")
     return Run(name, results, file)

@@ -27,16 +27,17 @@ def read_tensors(path: str | Path) -> dict[str, np.ndarray]:
     or damaged file, one that holds a name twice, and a checkpoint that is more than a plain state dict.
     """
     path = Path(path)
-    reader = READERS.get(path.suffix)
+    suffix = Path(path.name.partition("~")[0]).suffix  # a store puts `~2` behind what a second attempt made
+    reader = READERS.get(suffix)
     if reader is None:
         known = ", ".join(READERS)
-        raise WeightsFileError(f"{path} has the suffix '{path.suffix}', but weights are read from {known} files.")
+        raise WeightsFileError(f"{path} has the suffix '{suffix}', but weights are read from {known} files.")
     if not path.is_file():
         raise WeightsFileError(f"{path} does not exist.")
     try:
         return reader(path)
     except (zipfile.BadZipFile, safetensors.SafetensorError, OSError, ValueError, EOFError) as error:
-        raise WeightsFileError(f"{path} cannot be read as {path.suffix}: {error}") from error
+        raise WeightsFileError(f"{path} cannot be read as {suffix}: {error}") from error
 
 
 def read_metadata(path: str | Path) -> dict[str, str]:

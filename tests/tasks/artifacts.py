@@ -54,3 +54,20 @@ class FakeArtifact(Directory):
 
     def names(self, pattern: str = "*") -> list[str]:
         return [p.name for p in self._path.iterdir() if fnmatch.fnmatch(p.name, pattern)]
+
+
+class RetriedArtifact(FakeArtifact):
+    """The same artifact with its files stored as a second attempt stores them: each as `name~2`."""
+
+    def __init__(self, artifact: FakeArtifact, folder: Path) -> None:
+        super().__init__(folder)
+        self._plain = artifact.path()
+        for file in self._plain.rglob("*"):
+            if file.is_file():
+                stored = folder / f"{file.relative_to(self._plain)}~2"
+                stored.parent.mkdir(parents=True, exist_ok=True)
+                stored.write_bytes(file.read_bytes())
+
+    def path(self, name: str = ".") -> Path:
+        """As a real artifact: the stored file, or a directory in which every file has its own name."""
+        return self._plain / name if (self._plain / name).is_dir() else self._path / f"{name}~2"

@@ -3,6 +3,7 @@
 import json
 import shutil
 import threading
+from dataclasses import replace
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 
@@ -19,11 +20,13 @@ from tasks import tokenizer as tokenizers
 from tasks.evaluation.bundle import open_bundle
 from tasks.report_data import reference_columns
 from tasks.stage import InputError, Preempted, StopSignal
+from tasks.store.manifest import FileEntry, Manifest
+from tasks.store.roots import sha256_file
 from tasks.store.view import ConfigView
 from tasks.training.weights_io import save_model
 from tasks.weights_files import read_tensors, write_safetensors
 from tests.model.engines import quick_compilation, recipe
-from tests.tasks.artifacts import FakeArtifact, FakeWorkspace
+from tests.tasks.artifacts import FakeArtifact, FakeWorkspace, RetriedArtifact
 
 CONTEXT = 32  # tokens of the models below
 SETTINGS = ("compute.compute_dtype=float32", "eval.bootstrap_samples=100", "eval.batch_tokens=4096")
@@ -310,6 +313,28 @@ def test_tasks_on_other_data_are_left_out_and_other_settings_noted(evaluated, in
     only, _ = run(inputs, other, tmp_path / "only", "eval.tasks=[finish]")
     assert compare.main([str(evaluated[0][0].path), str(only.path)]) == 2
     assert "no task in common" in capsys.readouterr().err
+
+
+def test_files_that_a_second_attempt_made_are_read_by_their_names(inputs, bundle, evaluated, tmp_path, capsys):
+    again = {role: RetriedArtifact(inputs[role], tmp_path / role) for role in ("0", "tokenizer")}
+    out, _ = run(again, bundle, tmp_path / "out")
+    assert records(out, "pick") == records(evaluated[0][0], "pick")
+
+    files = {}
+    for name in ("results.json", *(f"records/{label}.jsonl" for label in results(out)["tasks"])):
+        file = (out.path / name).rename(out.path / f"{name}~2")
+        files[name] = FileEntry(f"{name}~2", file.stat().st_size, sha256_file(file))
+    manifest = Manifest("core", 1, "", {}, {}, files)
+    manifest = replace(manifest, key=manifest.recomputed_key())
+    stored = tmp_path / "runs" / "core" / manifest.key
+    stored.parent.mkdir(parents=True)
+    out.path.rename(stored)
+    (stored / "manifest.json").write_bytes(manifest.to_bytes())
+    assert compare.main([str(stored), str(evaluated[0][0].path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["core"]["difference"] == 0
+    (stored / "results.json~2").write_text("{}")
+    assert compare.main([str(stored), str(stored)]) == 2
+    assert "results.json has 2 bytes instead of" in capsys.readouterr().err
 
 
 def test_an_unknown_key_is_one_sentence(tmp_path, capsys):

@@ -6,7 +6,7 @@ import pytest
 
 from tasks.plots import training_curves
 from tasks.report import duration, markdown_cell, number, write
-from tasks.report_data import Page, StageRow, answered_right, changes, core_rows, reference_columns
+from tasks.report_data import Page, StageRow, answered_right, changes, core_rows
 
 HISTORY = [{"step": 0, "val_bpb": 4.0}, {"step": 1, "loss": 5.0}, {"step": 2, "loss": 4.0, "val_bpb": 3.0}]
 NASTY = "<script>alert(1)</script> | a\nb"
@@ -102,12 +102,3 @@ def test_answers_that_changed_since_the_previous_run_are_shown(tmp_path):
     assert "| general/coffee | SFT | \\| loop | Grind the beans.<br>✗ → ✓ stops |" in markdown
     same = page(**changes(results("x", True), None))
     assert (same.previous, same.changes) == (None, [])
-
-
-def test_published_scores_cover_the_tasks_of_core():
-    columns = reference_columns()
-    assert columns["gpt2-xl"]["core"] == pytest.approx(0.2565, abs=1e-3)
-    for name, scores in columns.items():
-        tasks = [value for task, value in scores.items() if task != "core"]
-        assert len(tasks) == 22, name
-        assert sum(tasks) / 22 == pytest.approx(scores["core"], abs=2e-3), name
