@@ -92,8 +92,10 @@ def run(
     if not stage.accelerator:
         return make()
     with compile_cache.enabled(store, compile_cache.tag(config.hardware), events.log) as cache:
-        make()
-    events.log(f"compilation cache: {cache.hits} programs reused, {cache.misses} compiled")
+        try:
+            make()
+        finally:  # also of an attempt that was preempted
+            events.log(f"compilation cache: {cache.hits} programs reused, {cache.misses} compiled")
     return None
 
 
