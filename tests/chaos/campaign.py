@@ -175,11 +175,12 @@ class Campaign:
     def _inject(self, fault: Fault) -> None:
         stage = self.command.events[-1].get("stage", "")
         step = max(_steps(self.command.events, stage), default=None)
-        begun = time.monotonic()
+        before, begun = self.command, time.monotonic()
         fault.harm(self)
         ended = time.monotonic()
         done = self._sign_of_life(fault, stage, begun, ended)
-        reached, again = max(_steps(done[:-1], stage), default=step), _steps(done[-1:], stage)
+        told = [event for event in before.events if event["time"] <= ended] + done[:-1]
+        reached, again = max(_steps(told, stage), default=step), _steps(done[-1:], stage)
         lost = max(0, reached + 1 - again[0]) if reached and again and stage in ("base", "sft") else None
         self.rows.append(Row(fault.name, stage, step, lost, done[-1]["time"] - ended))
         print(f"{len(self.rows)}: {self.rows[-1]}, then {done[-1]}", file=sys.stderr, flush=True)
