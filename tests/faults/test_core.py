@@ -3,12 +3,14 @@
 import numpy as np
 import pytest
 
+from conf.schema import Mesh
 from model.branches import device_arrays, reach, score
 from model.buckets import plan
 from model.recipe import Compute
 from model.score import Question, Task, make_question, truncate_left
 from tasks import tokenizer as tokenizers
-from tasks.evaluation.scorer import make_questions
+from tasks.evaluation.scorer import Scorer, make_questions
+from tasks.training.placement import Placement
 from tests.model.engines import full_logits, quick_compilation, random_params, tiny
 
 WORDS = Task("words", "language_modeling", 0, "", 0.0)
@@ -132,3 +134,19 @@ def test_b50_an_empty_continuation_is_scored_on_the_last_token_not_right_by_defa
     (question,) = make_questions(WORDS, [{"context": "The Answer", "continuation": ""}], None, tokenizer)
     assert spans(question) == [(len(question.options[0]) - 1, len(question.options[0]))]
     assert question.rules == ("span",)
+
+
+def test_b50_nothing_to_read_and_nothing_to_choose_is_wrong_and_not_a_crash(tokenizer):
+    """BOS alone has nothing in front of it and so no loss, and an option without a loss never wins."""
+    config = tiny(seq_len=32, vocab_size=286)
+    scorer = Scorer(random_params(config), config, Compute(), Placement.choose(config, Mesh()))
+    bare = Task("bare", "multiple_choice", 0, "", 0.5)
+    choices = [{"query": "", "choices": options, "gold": 0} for options in (["", ""], ["", "yes"], ["yes", "yes"])]
+    words = [{"context": "", "continuation": ""}]
+    with quick_compilation():
+        nothing, half, same = scorer.verdicts(make_questions(bare, choices, None, tokenizer))
+        (wordless,) = scorer.verdicts(make_questions(WORDS, words, None, tokenizer))
+    assert (nothing.correct, nothing.choice, wordless.correct) == (False, None, False)
+    assert np.isnan([*nothing.losses, half.losses[0], *wordless.losses]).all()
+    assert (half.correct, half.choice) == (False, 1)
+    assert (same.correct, same.choice) == (True, 0)  # of equally good options the first
