@@ -4,14 +4,17 @@ Stages run in child processes and report events such as `{"step": 30, "total": 2
 from them is decided here alone.
 """
 
+import logging
 import sys
 import time
 from collections.abc import Callable, Mapping
 from types import TracebackType
 from typing import Any, Self
 
+from prefect.logging.handlers import PrefectConsoleHandler
 from rich.console import Console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TaskID, TextColumn, TimeRemainingColumn
+from rich.theme import Theme
 
 PLAIN_SECONDS = 10.0
 
@@ -41,6 +44,14 @@ def quantity(value: float) -> str:
     return f"{value:.0f}" if abs(value) >= 10 else f"{value:.2g}"
 
 
+def log_console() -> Console:
+    """The console of Prefect's log lines: it prints them above a bar of its own, and would tear one of another."""
+    for handler in logging.getLogger().handlers:
+        if isinstance(handler, PrefectConsoleHandler):
+            return handler.console
+    return Console(file=sys.stderr)
+
+
 class StageProgress:
     """Draws the events of one stage; use as a context manager around the stage."""
 
@@ -52,7 +63,7 @@ class StageProgress:
         clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._label, self._line, self._clock = label, line, clock
-        self._console = console or Console(file=sys.stderr)
+        self._console = console or log_console()
         self._bar: Progress | None = None
         self._task: TaskID | None = None
         self._last_line = -PLAIN_SECONDS
@@ -60,6 +71,7 @@ class StageProgress:
 
     def __enter__(self) -> Self:
         if self._console.is_terminal:
+            self._console.push_theme(Theme())  # Prefect's console knows no styles but its own
             self._bar = Progress(
                 TextColumn("{task.description:>14}"),
                 BarColumn(bar_width=24),
@@ -77,6 +89,7 @@ class StageProgress:
     ) -> None:
         if self._bar:
             self._bar.stop()
+            self._console.pop_theme()
 
     def __call__(self, event: Mapping[str, Any]) -> None:
         """Show one event. On a plain output at most one line in PLAIN_SECONDS, and always the last step."""

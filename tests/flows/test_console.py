@@ -1,10 +1,13 @@
 """What progress looks like."""
 
 import io
+import logging
 
+from prefect.logging.handlers import PrefectConsoleHandler
 from rich.console import Console
+from rich.theme import Theme
 
-from flows.console import PLAIN_SECONDS, StageProgress, details, quantity
+from flows.console import PLAIN_SECONDS, StageProgress, details, log_console, quantity
 
 
 class Clock:
@@ -47,3 +50,29 @@ def test_on_a_terminal_a_bar_is_drawn_and_no_lines():
     assert not lines
     assert "15/30" in screen.getvalue()
     assert "loss 1.25" in screen.getvalue()
+
+
+def test_log_lines_are_printed_above_the_bar():
+    screen = io.StringIO()
+    handler = PrefectConsoleHandler(stream=screen)
+    handler.console = Console(file=screen, force_terminal=True, width=100, theme=Theme(inherit=False))
+    root = logging.getLogger()
+    before, root.handlers = root.handlers, [handler]
+    try:
+        assert log_console() is handler.console
+        with StageProgress("base", print) as progress:
+            progress({"step": 15, "total": 30})
+            handler.emit(logging.LogRecord("stage", logging.INFO, "", 0, "a line of the stage", None, None))
+    finally:
+        root.handlers = before
+    line = next(line for line in screen.getvalue().split("\n") if "a line of the stage" in line)
+    assert line.startswith("\r\x1b[2K")  # the bar is wiped, the line takes its place, the bar comes again below
+    assert "15/30" in screen.getvalue().split("a line of the stage")[1]
+
+
+def test_the_end_of_a_stage_is_one_line_however_many_events_report_it():
+    lines, clock = [], Clock()
+    with StageProgress("core", lines.append, Console(file=io.StringIO()), clock) as progress:
+        for _ in range(5):
+            progress({"step": 16, "total": 16})
+    assert lines == ["16/16"]
