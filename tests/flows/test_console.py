@@ -65,8 +65,8 @@ def test_log_lines_are_printed_above_the_bar():
             handler.emit(logging.LogRecord("stage", logging.INFO, "", 0, "a line of the stage", None, None))
     finally:
         root.handlers = before
-    line = next(line for line in screen.getvalue().split("\n") if "a line of the stage" in line)
-    assert line.startswith("\r\x1b[2K")  # the bar is wiped, the line takes its place, the bar comes again below
+    # The bar is wiped, the line takes its place, the bar comes again below.
+    assert "\r\x1b[2Ka line of the stage" in screen.getvalue()
     assert "15/30" in screen.getvalue().split("a line of the stage")[1]
 
 
