@@ -1,7 +1,8 @@
 """What the report shows, gathered from the artifacts of a run."""
 
 import json
-from collections.abc import Mapping
+from collections import Counter
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -58,7 +59,7 @@ def collect(config: Config, inputs: Mapping[str, Artifact], run_info: Mapping[st
     }
     histories = {role: lines(inputs[role], "history.jsonl") for role in ("base", "sft")}
     stages = [stage_row(role, artifact, config, run_info) for role, artifact in inputs.items()]
-    references = reference_columns() if "hellaswag" in results["core_base"]["tasks"] else {}
+    references = comparable(reference_columns(), results["core_base"]["tasks"])
     return Page(
         title=config.report.title,
         name=config.name,
@@ -170,6 +171,16 @@ def changes(prompts: Mapping[str, Any], previous: Mapping[str, str] | None) -> d
     return {"previous": previous["key"][:12], "changes": diff(before, prompts)}
 
 
+def comparable(columns: Mapping[str, Mapping[str, float]], tasks: Mapping[str, Any]) -> dict[str, dict[str, float]]:
+    """The published scores of tasks that the run has; the mean `core` only beside a mean over the same tasks."""
+    shown = {
+        model: {task: score for task, score in scores.items() if task in tasks or (task == "core" and same)}
+        for model, scores in columns.items()
+        for same in [scores.keys() - {"core"} == tasks.keys()]
+    }
+    return {model: scores for model, scores in shown.items() if scores}
+
+
 def reference_columns() -> dict[str, dict[str, float]]:
     """Published centred scores by model: `{"gpt2-xl": {"core": 0.2565, "hellaswag": …}}`."""
     return yaml.safe_load(REFERENCES.read_text(encoding="utf-8"))["models"] if REFERENCES.exists() else {}
@@ -179,10 +190,24 @@ def notes(config: Config, inputs: Mapping[str, Artifact], run_info: Mapping[str,
     """What a reader must know before believing the numbers."""
     found = list(run_info.get("notes", []))
     for role in ("core_base", "core_sft"):
-        truncated = sum(task.get("truncated", 0) for task in load(inputs[role], "results.json")["tasks"].values())
-        if truncated:
-            found.append(f"{role}: {truncated:,} prompts were longer than the context and cut on the left.")
+        found += length_notes(role, load(inputs[role], "results.json")["tasks"].values())
     return found
+
+
+def length_notes(role: str, tasks: Iterable[Mapping[str, Any]]) -> list[str]:
+    """How many prompts of an evaluation did not fit into the model's context, and what became of them."""
+    counts = Counter[str]()
+    for task in tasks:
+        counts.update({name: task.get(name, 0) for name in ("n", "truncated", "over_context")})
+    fates = {
+        "cut on the left": counts["truncated"],
+        "scored whole, past what it was trained on": counts["over_context"] - counts["truncated"],
+    }
+    return [
+        f"{role}: {number:,} of {counts['n']:,} prompts were longer than the model's context and {fate}."
+        for fate, number in fates.items()
+        if number > 0
+    ]
 
 
 def scalars(metrics: Mapping[str, Any]) -> dict[str, Any]:

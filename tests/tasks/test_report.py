@@ -6,7 +6,7 @@ import pytest
 
 from tasks.plots import training_curves
 from tasks.report import duration, markdown_cell, number, write
-from tasks.report_data import Page, StageRow, answered_right, changes, core_rows
+from tasks.report_data import Page, StageRow, answered_right, changes, comparable, core_rows, length_notes
 
 HISTORY = [{"step": 0, "val_bpb": 4.0}, {"step": 1, "loss": 5.0}, {"step": 2, "loss": 4.0, "val_bpb": 3.0}]
 NASTY = "<script>alert(1)</script> | a\nb"
@@ -102,3 +102,19 @@ def test_answers_that_changed_since_the_previous_run_are_shown(tmp_path):
     assert "| general/coffee | SFT | \\| loop | Grind the beans.<br>✗ → ✓ stops |" in markdown
     same = page(**changes(results("x", True), None))
     assert (same.previous, same.changes) == (None, [])
+
+
+def test_published_scores_stand_beside_the_same_tasks_only():
+    published = {"gpt2": {"core": 0.1, "copa": 0.2, "squad": 0.0}}
+    assert comparable(published, {"copa": {}, "squad": {}}) == published
+    assert comparable(published, {"copa": {}}) == {"gpt2": {"copa": 0.2}}
+    assert comparable(published, {"homes": {}}) == {}
+
+
+def test_prompts_longer_than_the_context_are_told():
+    whole, cut = {"n": 20, "truncated": 0, "over_context": 15}, {"n": 10, "truncated": 4, "over_context": 4}
+    assert length_notes("core_sft", [whole, {"n": 5}]) == [
+        "core_sft: 15 of 25 prompts were longer than the model's context and scored whole, past what it was trained on."
+    ]
+    assert length_notes("core_sft", [whole, cut])[0].endswith("and cut on the left.")
+    assert length_notes("core_sft", [{"n": 5}]) == []
