@@ -12,7 +12,7 @@ blocked training for 0.01 to 0.03 s and took 0.1 to 0.7 s in all, and a server t
 in 11 s. But with the server gone for good `wait_until_finished` blocked for 899 s; a copied tree with the commit
 marker there and data missing was listed as the newest step; and nothing it restores can be checked against a hash
 beforehand. The detour costs one more read of the files, in the background: 0.5 processor seconds for the 12 MB of the
-rehearsal's model and 8.9 for the 3.1 GB of d12, Orbax included (tests/benchmarks/checkpoint.py). Of several hosts
+rehearsal's model and 9 for the 3.1 GB of d12, Orbax included (tests/benchmarks/checkpoint.py). Of several hosts
 the first one alone saves and restores, whole arrays (`shared_checkpoints`).
 """
 
