@@ -26,6 +26,7 @@ from tasks.store.manifest import NAME as MANIFEST
 from tasks.store.manifest import Damaged
 
 KEY_CHARACTERS = 12  # of a key, as the report shows it
+FILE_WIDTH = 120  # columns of the table where it goes into a file or a pipe
 
 
 @dataclass(frozen=True)
@@ -71,7 +72,10 @@ def main(argv: Sequence[str]) -> int:
     if arguments.json:
         print(json.dumps(to_json(comparison), indent=1))
     else:
-        show(comparison, sides[0].name, sides[1].name, Console())
+        console = Console()
+        if not console.is_terminal:
+            console.width = FILE_WIDTH
+        show(comparison, sides[0].name, sides[1].name, console)
     return 0
 
 
@@ -144,7 +148,7 @@ def to_json(comparison: Comparison) -> dict[str, Any]:
 def show(comparison: Comparison, a: str, b: str, console: Console) -> None:
     """A table: accuracy by task, CORE last; differences whose interval leaves out 0 are bold."""
     table = Table(title=f"A = {a}, B = {b}")
-    table.add_column("task")
+    table.add_column("task", no_wrap=True, min_width=max(map(len, comparison.tasks)))
     for heading in ("n", "A", "B", "B − A", "95 % interval", "p"):
         table.add_column(heading, justify="right")
     for label, d in comparison.tasks.items():

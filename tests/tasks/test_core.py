@@ -297,6 +297,7 @@ def test_two_runs_are_compared_example_by_example(evaluated, capsys):
     assert compare.main([str(a.path), str(a.path)]) == 0
     table = capsys.readouterr().out
     assert "CORE (centred)" in table
+    assert "…" not in table
     assert "+0.0000" in table
 
 
