@@ -194,7 +194,8 @@ class GPT(nnx.Module):
     def __call__(self, tokens: jax.Array, compute: Compute, mesh: Mesh | None = None) -> jax.Array:
         """See `hidden`."""
         config = self.config
-        rope = rotary(jnp.arange(tokens.shape[1]), config)
+        with jax.ensure_compile_time_eval():  # constants: XLA's CPU compiler would compute them anew for every head
+            rope = rotary(jnp.arange(tokens.shape[1]), config)
         x = constrain_stream(self.embed(tokens, compute), mesh)
         if config.recipe.architecture.smear:
             x = jnp.concatenate([x[:, :1], self.smear(x[:, 1:], x[:, :-1])], axis=1)
