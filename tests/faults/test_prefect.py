@@ -27,7 +27,6 @@ def runner(tmp_path, prefect_server):
     return Runner(config, Store.from_config(config.store))
 
 
-@pytest.mark.xdist_group("prefect")
 def test_b7_a_preempted_stage_is_an_exit_status_that_prefect_retries(runner):
     @flow(persist_result=False)
     def body():
@@ -38,7 +37,6 @@ def test_b7_a_preempted_stage_is_an_exit_status_that_prefect_retries(runner):
     assert runner.outcomes["shaky"].attempts == 3
 
 
-@pytest.mark.xdist_group("prefect")
 def test_b11_a_run_state_says_nothing_about_what_is_done(runner):
     """A run that Prefect holds for completed made no artifact, so the stage runs."""
 

@@ -23,7 +23,6 @@ def adding():
     return sum(number(value) for value in range(TASKS))
 
 
-@pytest.mark.xdist_group("prefect")
 @pytest.mark.timeout(600)
 def test_b13_commands_and_flows_that_start_at_once_share_a_new_database(tmp_path, monkeypatch):
     """Two commands in a fresh PREFECT_HOME, each with a server of its own, run two flows each, all at the same time."""

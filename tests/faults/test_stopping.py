@@ -26,7 +26,6 @@ class Crash(BaseException):
     """What ends a flow from outside, as Prefect's TerminationSignal does."""
 
 
-@pytest.mark.xdist_group("prefect")
 def test_b9_when_the_flow_has_crashed_nothing_of_its_stage_goes_on_to_write(tmp_path, prefect_server, monkeypatch):
     """The stage is called directly and not submitted to a thread: it has saved and ended before the flow is Crashed."""
     words = [f"store.root={tmp_path}/store", f"store.cache_dir={tmp_path}/cache", "flow.retries=0"]

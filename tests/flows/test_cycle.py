@@ -12,7 +12,7 @@ import pytest
 from tests.flows.tiny import words
 
 ROOT = Path(__file__).parents[2]
-pytestmark = [pytest.mark.xdist_group("cycle"), pytest.mark.timeout(600)]
+pytestmark = pytest.mark.timeout(600)
 STAGES = {
     *("corpus", "tokenizer", "shards", "base", "conversations", "sft", "prompts", "report", "export"),
     *("core_base", "core_sft", "chat_base", "chat_sft"),

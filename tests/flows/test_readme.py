@@ -55,7 +55,6 @@ def test_plans_run_as_written(command, tmp_path):
     assert not list(tmp_path.iterdir())
 
 
-@pytest.mark.xdist_group("cycle")
 @pytest.mark.timeout(600)
 def test_own_text_trains_a_model_and_the_store_commands_look_at_it(tmp_path):
     [command] = of("python -m flows.cycle")
@@ -74,7 +73,6 @@ def test_own_text_trains_a_model_and_the_store_commands_look_at_it(tmp_path):
         assert looked.stdout.strip()
 
 
-@pytest.mark.xdist_group("prefect")
 @pytest.mark.timeout(400)
 def test_deployments_run_from_the_command_line(prefect_server, tmp_path):
     """Server from the fixture, pool as the worker command makes it; then deploy, run, and one worker that does it."""

@@ -8,7 +8,6 @@ from conf.compose import compose
 from flows.running import Runner
 from tasks.store import StageRefused, Store
 
-pytestmark = pytest.mark.xdist_group("prefect")
 STAGES = "tests.flows.stages"
 
 
