@@ -24,7 +24,7 @@ def page(**more):
         "price": "v6e-8: 8 × US$ 1.35",
         "facts": {"base": {"tokens": 1000, "mfu": None}},
         "histories": {"base": HISTORY, "sft": HISTORY},
-        "core": core_rows(scores, scores, {"gpt2-xl": {"homes": 0.1, "core": 0.2565}}),
+        "core": core_rows(scores, scores, {"gpt2-xl": {"homes": 0.1, "core": 0.257}}),
         "references": ["gpt2-xl"],
         "chat": [{"task": "facts", "base": {"accuracy": 0.1}, "sft": {"accuracy": 0.9, "n": 10, "ci95": [0.8, 1.0]}}],
         "prompts": [{"prompt": NASTY, "base": judged, "sft": judged}],
@@ -51,7 +51,7 @@ def test_the_page_is_self_contained_and_escapes_what_models_say(rendered):
 
 def test_scores_stages_prices_and_references_are_shown(rendered):
     for text in rendered:
-        for word in ("CORE, base", "gpt2-xl", "0.2565", "1 min 35 s", "0.25", "homes", "✓ stops", "✗ contains", "Once"):
+        for word in ("CORE, base", "gpt2-xl", "0.257", "1 min 35 s", "0.25", "homes", "✓ stops", "✗ contains", "Once"):
             assert word in text, word
 
 
