@@ -88,10 +88,7 @@ def make_train_step(config: GPTConfig, compute: Compute, training: Training, mes
         total, n_targets, grads, checksums = _accumulate(state.params, rows, config, compute, mesh)
         share = 1 / jnp.maximum(n_targets, 1).astype(jnp.float32)
         grads = jax.tree.map(lambda g: g * share, grads)
-        # Numbers, once: without the barrier XLA puts the schedule's arithmetic into the fusion of every parameter.
-        settings = jax.lax.optimization_barrier(
-            dials(training.schedule, training.iterations, training.weight_decay, state.step)
-        )
+        settings = dials(training.schedule, training.iterations, training.weight_decay, state.step)
         params, opt_state = apply_gradients(
             optimizer(config, training, compute, mesh), state.params, grads, state.opt_state, settings
         )
