@@ -21,7 +21,7 @@ from flows.command import leave
 from flows.dag import dag
 from flows.estimate import Estimate, base_estimate, cautions
 from tasks.stage import InputError
-from tasks.store import Damaged, Store, StoreUnavailable, missing
+from tasks.store import Store, StoreUnavailable, missing
 
 
 @dataclass(frozen=True)
@@ -65,14 +65,7 @@ class Planner:
 
 def last_seconds(store: Store, stage: str) -> float | None:
     """Wall time of the newest artifact of a stage, or None."""
-    manifests = []
-    for key in store.keys(stage):
-        try:
-            manifest = store.manifest(stage, key)
-        except Damaged:
-            continue
-        if manifest:
-            manifests.append(manifest)
+    manifests = [found for key in store.keys(stage) if (found := store.sound_manifest(stage, key))]
     return max(manifests, key=lambda m: m.finished_at).wall_seconds if manifests else None
 
 

@@ -2,7 +2,7 @@
 
 from tasks.store import Artifact, Store
 from tasks.store.gather import parallel
-from tasks.store.manifest import Damaged, Manifest
+from tasks.store.manifest import Damaged
 
 
 def previous_prompts(store: Store, name: str, prompts: Artifact) -> dict[str, str] | None:
@@ -10,7 +10,7 @@ def previous_prompts(store: Store, name: str, prompts: Artifact) -> dict[str, st
 
     None where there is no such report; damaged or deleted artifacts of earlier runs count as absent.
     """
-    found = [m for m in parallel(lambda key: _report(store, key), store.keys("report")) if m]
+    found = [m for m in parallel(lambda key: store.sound_manifest("report", key), store.keys("report")) if m]
     earlier = [m for m in found if m.config.get("name") == name and m.inputs["prompts"]["key"] != prompts.key]
     for manifest in sorted(earlier, key=lambda m: m.finished_at, reverse=True):
         key = manifest.inputs["prompts"]["key"]
@@ -20,10 +20,3 @@ def previous_prompts(store: Store, name: str, prompts: Artifact) -> dict[str, st
         except Damaged:
             continue
     return None
-
-
-def _report(store: Store, key: str) -> Manifest | None:
-    try:
-        return store.manifest("report", key)
-    except Damaged:
-        return None

@@ -10,6 +10,7 @@ import glob
 import hashlib
 from collections.abc import Iterable, Iterator
 from functools import lru_cache
+from operator import attrgetter
 from pathlib import Path
 from typing import Any
 
@@ -58,10 +59,7 @@ def local_files(text: str) -> Iterator[str]:
 
 def _named(stage: Stage, config: Any) -> Iterator[tuple[str, list[str]]]:
     for path in stage.files:
-        value = config
-        for part in path.split("."):
-            value = getattr(value, part)
-        yield path, list(_texts(value))
+        yield path, list(_texts(attrgetter(path)(config)))
 
 
 def _texts(value: Any) -> Iterable[str]:

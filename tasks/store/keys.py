@@ -10,6 +10,7 @@ import json
 import math
 from collections.abc import Mapping
 from dataclasses import fields, is_dataclass
+from operator import attrgetter
 from typing import Any
 
 from tasks.stage import InputError, Stage
@@ -52,10 +53,7 @@ def config_fields(stage: Stage, config: Any) -> dict[str, Any]:
     `files`."""
     found: dict[str, Any] = {}
     for path in stage.reads:
-        value = config
-        for part in path.split("."):
-            value = getattr(value, part)
-        found[path] = _without_runtime(canonical(value, path), path, stage.runtime)
+        found[path] = _without_runtime(canonical(attrgetter(path)(config), path), path, stage.runtime)
     return found | contents(stage, config)
 
 

@@ -152,7 +152,8 @@ class Store:
         note = f"{len(changed)} source file{'s' if len(changed) > 1 else ''} changed since" if changed else "same code"
         return Located(stage.name, key, "hit", note, artifact, changed, key != plain)
 
-    def _manifest_or_none(self, stage: str, key: str) -> Manifest | None:
+    def sound_manifest(self, stage: str, key: str) -> Manifest | None:
+        """The manifest, or None if there is none or a damaged one."""
         try:
             return self.manifest(stage, key)
         except Damaged:
@@ -160,7 +161,7 @@ class Store:
 
     def _why_miss(self, stage: str, payload: dict[str, Any]) -> str:
         """What distinguishes `payload` from the nearest artifact of the stage."""
-        known = parallel(lambda key: self._manifest_or_none(stage, key), self.keys(stage)[-COMPARED:])
+        known = parallel(lambda key: self.sound_manifest(stage, key), self.keys(stage)[-COMPARED:])
         differences = [_differences(manifest, payload) for manifest in known if manifest]
         if not differences:
             return "never made here"
