@@ -2,6 +2,7 @@
 
 import json
 import os
+import re
 import zipfile
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping
@@ -15,6 +16,8 @@ import safetensors.numpy
 from tasks.stage import InputError
 from tasks.torch_checkpoint import read_torch_checkpoint
 
+STORED_AGAIN = re.compile(r"~\d+(\.\d+)?$")  # what a store puts behind the name of a file that an attempt made again
+
 
 class WeightsFileError(InputError):
     """A file of weights that cannot be read, or must not be. `str(error)` is the sentence a user reads."""
@@ -27,7 +30,7 @@ def read_tensors(path: str | Path) -> dict[str, np.ndarray]:
     or damaged file, one that holds a name twice, and a checkpoint that is more than a plain state dict.
     """
     path = Path(path)
-    suffix = Path(path.name.partition("~")[0]).suffix  # a store puts `~2` behind what a second attempt made
+    suffix = Path(STORED_AGAIN.sub("", path.name)).suffix
     reader = READERS.get(suffix)
     if reader is None:
         known = ", ".join(READERS)

@@ -197,3 +197,10 @@ def test_a_name_that_occurs_twice_is_refused(tmp_path):
     for path in tmp_path.iterdir():
         with pytest.raises(WeightsFileError, match="more than once"):
             read_tensors(path)
+
+
+@pytest.mark.parametrize("stored", ["w.npz~2", "w.npz~2.1", "w~old.npz", "w~3.npz"])
+def test_the_format_is_told_by_the_name_without_what_a_store_puts_behind_it(tmp_path, stored):
+    np.savez(tmp_path / "w.npz", **example())
+    (tmp_path / "w.npz").rename(tmp_path / stored)
+    assert read_tensors(tmp_path / stored).keys() == example().keys()
