@@ -19,7 +19,7 @@ rehearse: $(READY)
 	$(BIN)/python -m flows.rehearsal $(ARGS)
 
 test: lint
-	$(BIN)/python -m pytest -q -m "not slow" -n 2 --dist loadfile
+	$(BIN)/python -m pytest -q -n 2 --dist loadfile
 
 lint: $(READY)
 	$(BIN)/ruff check .
