@@ -136,8 +136,8 @@ class ShardsConfig:
 class Checkpoint:
     """How often training can be resumed from."""
 
-    every_steps: Count = 250
-    every_minutes: Positive = 15.0
+    every_steps: Count = 250  # the most that a kill costs; a save begins every half of them
+    every_minutes: Positive = 15.0  # or after so long, if that is sooner
     keep: Count = 2  # newest ones; the best by val bpb is kept besides
     max_failure_minutes: Positive = 60.0  # age of the last good save at which failing saves become fatal
 

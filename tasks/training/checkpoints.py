@@ -2,6 +2,8 @@
 
 * Saving is asynchronous: `save` returns when the state has been copied off the device; Orbax, hashing and storing
   go on in a thread. Until the store's marker is written, last, there is no checkpoint.
+* A kill costs at most `every_steps` steps while saves succeed: one begins every half of them, and training waits for
+  one that is not complete when the next is due. A save that hangs holds training up once, for HOLD_SECONDS.
 * The newest few are kept, and the best by val bpb of those saved at a step that was evaluated.
 * A save that fails (full disk, a bucket that refuses) is shown and retried after growing pauses. It ends the run
   only once the last good checkpoint is older than `max_failure_minutes`.
@@ -37,6 +39,7 @@ from tasks.training.checkpoint_manifest import CheckpointManifest, Position, che
 from tasks.training.restoring import FOLDER, RECORDS, STATE, Store
 
 FILE_BYTES = 128 * 2**20  # about, of one file of arrays: several are hashed and uploaded at a time
+HOLD_SECONDS = 60.0  # that training waits for a save when the next one is due
 FIRST_RETRY_SECONDS = 5.0  # pause after a failed save, doubled after each further one
 LONGEST_RETRY_SECONDS = 300.0
 
@@ -81,6 +84,7 @@ class Checkpoints:
         self._writer: threading.Thread | None = None
         self._last_good = self._last_try = clock()
         self._last_step = -1  # of the last save that was started
+        self._held = False  # training has waited in vain for the save that is going on
         self.last_saved: int | None = None  # step of the newest checkpoint that is complete
         self._failures = 0  # in a row
         self._lost: LeaseLost | None = None
@@ -107,20 +111,25 @@ class Checkpoints:
             raise self._lost
         if self._failures or self.writing:
             self._check_age(now)
-        if step == 0 or step == self._last_step or self.writing:
+        if step == 0 or step == self._last_step or (self.writing and (self._held or self._failures)):
             return False
         if self._failures:
             pause = FIRST_RETRY_SECONDS * 2 ** (self._failures - 1)
             return now - self._last_try >= min(pause, LONGEST_RETRY_SECONDS)
         late = now - self._last_try >= 60 * self._settings.every_minutes
-        every = self._settings.every_steps  # a multiple that came by during an earlier save is made up for at once
+        # Half of what a kill may cost: the other half passes while the save is written. A multiple that came by
+        # during a save that hung is made up for at once.
+        every = max(1, self._settings.every_steps // 2)
         return late or step // every > max(self._last_step, 0) // every
 
     def save(self, state: Any, position: Position, records: list[Path]) -> None:
         """Start a save. `state` may be donated when this returns; `records` are small files kept with it.
 
-        A failure is logged and remembered, not raised. Nothing is started while an earlier save goes on.
+        A failure is logged and remembered, not raised. An earlier save is waited for; one that hangs is left alone, and
+        nothing is started beside it.
         """
+        self.finish(0 if self._held else HOLD_SECONDS)
+        self._held = self.writing
         if self.writing:
             self._log(f"Step {position.step} is not saved: step {self._last_step} is still being written.")
             return

@@ -4,7 +4,8 @@
 
 Parameters and optimizer state have the shapes and dtypes of the scale, and random values. After SIGTERM: seconds until
 the marker is committed, with nothing else to do, as in a run whose step has just ended. With --steps, also the
-processor seconds of one checkpoint beside those of the training steps between two of them (checkpoint.every_steps).
+processor seconds of one checkpoint beside those of the training steps between two of them (half of
+checkpoint.every_steps).
 """
 
 from __future__ import annotations
@@ -117,7 +118,7 @@ def compare(
         blocked = time.perf_counter() - begun
         assert checkpoints.finish(600)
         spent = time.process_time() - spent
-    every = config.base.checkpoint.every_steps
+    every = config.base.checkpoint.every_steps // 2
     print(f"one step: {wall:.3f} s, {cpu:.3f} CPU s; one checkpoint: blocks {blocked:.3f} s, {spent:.3f} CPU s")
     print(f"of {every} steps: blocked {blocked / (every * wall):.2%}, CPU {spent / (every * cpu):.2%}")
     return state

@@ -53,9 +53,9 @@ def show(campaign: Campaign) -> None:
     took = sorted(row.seconds for row in campaign.rows)
     if lost:
         print(
-            f"Steps lost in training: {sum(lost) / len(lost):.1f} on average, at most {max(lost)}; a checkpoint is due"
+            f"Steps lost in training: {sum(lost) / len(lost):.1f} on average, at most {max(lost)}; "
+            f"checkpoint.every_steps is {INTERVAL}."
         )
-        print(f"every {INTERVAL} steps, and what is trained while one is written is lost with it.")
     if took:
         print(
             f"Seconds from the end of the harm to the next sign of work: median {took[len(took) // 2]:.1f}, "

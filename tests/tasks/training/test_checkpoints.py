@@ -51,9 +51,9 @@ def test_the_saved_state_is_that_of_the_call_though_its_buffers_are_donated(run)
     assert np.array_equal(restored["wte"], np.arange(300_000, dtype=np.float32))
 
 
-def test_due_every_n_steps_or_m_minutes_and_once_a_step(run):
+def test_due_every_half_of_n_steps_or_m_minutes_and_once_a_step(run):
     due = run.checkpoints.due
-    assert [step for step in range(31) if due(step) and run.save(step)] == [10, 20, 30]
+    assert [step for step in range(31) if due(step) and run.save(step)] == [5, 10, 15, 20, 25, 30]
     run.clock.forward(minutes=16)
     assert due(33)
     assert run.save(33)
@@ -61,16 +61,43 @@ def test_due_every_n_steps_or_m_minutes_and_once_a_step(run):
     assert not due(34)
 
 
-def test_a_save_that_outlasts_its_interval_is_followed_by_the_next_at_once(run, monkeypatch):
+def slow_uploads(run, monkeypatch) -> threading.Event:
+    """Uploads that wait until the event is set."""
     release, genuine = threading.Event(), run.attempt.root.put
     monkeypatch.setattr(run.attempt.root, "put", lambda *args: release.wait(60) and genuine(*args))
+    return release
+
+
+@pytest.mark.parametrize("every_steps", [2, 5, 10])
+def test_a_kill_costs_at_most_n_steps_however_long_a_save_takes(tmp_path, monkeypatch, every_steps):
+    """Every save is complete only when training has waited for it: the latest that it can be."""
+    run = Run(tmp_path, every_steps=every_steps)
+    release = slow_uploads(run, monkeypatch)
+    waiting = run.checkpoints.finish
+    monkeypatch.setattr(run.checkpoints, "finish", lambda seconds: release.set() or waiting(seconds))
+    worst = 0
+    for step in range(1, 40):
+        worst = max(worst, step - (run.checkpoints.last_saved or 0))
+        if run.checkpoints.due(step):
+            run.checkpoints.save(state_at(step), position(step), [])
+            release.clear()
+    assert worst == every_steps // 2 * 2
+    release.set()
+    assert waiting(60)
+
+
+def test_a_save_that_hung_is_followed_by_the_next_at_once(run, monkeypatch):
+    monkeypatch.setattr("tasks.training.checkpoints.HOLD_SECONDS", 0.05)
+    release = slow_uploads(run, monkeypatch)
     run.checkpoints.save(state_at(10), position(10), [])
-    assert not any(run.checkpoints.due(step) for step in range(11, 24))
+    assert [step for step in range(11, 16) if run.checkpoints.due(step)] == [15]
+    run.checkpoints.save(state_at(15), position(15), [])  # training has waited, in vain
+    assert not any(run.checkpoints.due(step) for step in range(16, 34))
     release.set()
     assert run.checkpoints.finish(60)
-    assert run.checkpoints.due(24)  # for 20, which came by meanwhile
-    assert run.save(24)
-    assert [step for step in range(24, 31) if run.checkpoints.due(step)] == [30]
+    assert run.checkpoints.due(34)  # for 15 and later ones, which came by meanwhile
+    assert run.save(34)
+    assert [step for step in range(34, 41) if run.checkpoints.due(step) and run.save(step)] == [35, 40]
 
 
 def test_the_newest_and_the_best_are_kept(run):
@@ -129,9 +156,10 @@ def test_the_age_of_a_failure_counts_from_the_last_good_save(run, monkeypatch):
     assert run.checkpoints.due(21) is False  # 50 minutes without a good save, 60 are allowed
 
 
-def test_a_save_that_hangs_is_not_waited_for(run, monkeypatch):
+def test_a_save_that_hangs_is_waited_for_once(run, monkeypatch):
     release = threading.Event()
     monkeypatch.setattr(run.attempt.root, "put", lambda *args: release.wait(60))
+    monkeypatch.setattr("tasks.training.checkpoints.HOLD_SECONDS", 0.05)
     run.checkpoints.save(state_at(10), position(10), [])
     assert run.checkpoints.finish(0.05) is False
     run.checkpoints.save(state_at(11), position(11), [])
