@@ -29,7 +29,7 @@ RUN_SECONDS = 3600.0
 """Longest run."""
 RESTARTS_WITHOUT_FAULT = 3
 INTERVAL = 20
-"""Steps between checkpoints; a step takes some 20 ms, a save to the object store a second or more."""
+"""checkpoint.every_steps; a step takes some 20 ms, a save to the object store a second or more."""
 SMALL = (
     *("data.world.documents=2400", "data.world.people=8", "data.world.questions=20", "data.world.val_documents=60"),
     *("data.world.conversations=120", "tokenizer.vocab_size=512"),
@@ -43,6 +43,8 @@ SMALL = (
 )
 MOMENTS = 40
 """A fault comes 1 to so many events after the one before, or after a restart; a run has about 350."""
+MISSES = 10
+"""So many faults may come too late to reach what they were meant for; each is repeated."""
 MARK = "ENCORE_CHAOS"
 """Variable in the environment of every process of a campaign."""
 EXACT = ("corpus", "tokenizer", "shards", "conversations")
@@ -83,6 +85,7 @@ class Campaign:
         self.more_words, self.moments, self.shared = words, moments, (*shared, COMPILE_CACHE)
         self.random = random.Random(seed)
         self.rows: list[Row] = []
+        self._missed = 0
         self.server = GcsServer(folder)
         self.proxy = FaultProxy(self.server.port)
         self.server.via = self.proxy.url
@@ -163,8 +166,12 @@ class Campaign:
             if self.command.code == 0:
                 return
             if reached and pending and self.command.code is None:
-                self._inject(pending.pop(0))
-                idle = 0
+                stage = self.command.events[-1].get("stage", "")
+                fitting = (fault for fault in pending if not fault.stages or stage in fault.stages)
+                if fault := next(fitting, None):
+                    pending.remove(fault)
+                    pending += [] if self._inject(fault, stage) else [fault]
+                    idle = 0
             elif self.command.code is not None:
                 idle += 1
                 assert idle <= RESTARTS_WITHOUT_FAULT, f"the command ends by itself again and again: {self._tail()}"
@@ -172,8 +179,8 @@ class Campaign:
             elif not pending:
                 self.command.wait_for(lambda: False, RUN_SECONDS)
 
-    def _inject(self, fault: Fault) -> None:
-        stage = self.command.events[-1].get("stage", "")
+    def _inject(self, fault: Fault, stage: str) -> bool:
+        """Do harm and wait for work to go on; whether it was the harm that was meant, and has its row."""
         step = max(_steps(self.command.events, stage), default=None)
         before, begun = self.command, time.monotonic()
         fault.harm(self)
@@ -182,8 +189,13 @@ class Campaign:
         told = [event for event in before.events if event["time"] <= ended] + done[:-1]
         reached, again = max(_steps(told, stage), default=step), _steps(done[-1:], stage)
         lost = max(0, reached + 1 - again[0]) if reached and again and stage in ("base", "sft") else None
+        if fault.proof and not any(fault.proof in event.get("message", "") for event in done):
+            self._missed += 1
+            assert self._missed <= MISSES, f"'{fault.name}' is not noticed: {self._tail()}"
+            return False
         self.rows.append(Row(fault.name, stage, step, lost, done[-1]["time"] - ended))
         print(f"{len(self.rows)}: {self.rows[-1]}, then {done[-1]}", file=sys.stderr, flush=True)
+        return True
 
     def _sign_of_life(self, fault: Fault, stage: str, begun: float, ended: float) -> list[dict[str, Any]]:
         """Events since the harm up to the first that shows work again; starts the command again if it ended.

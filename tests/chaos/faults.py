@@ -17,11 +17,16 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class Fault:
-    """name: for the table. harm: does it. restarts: whether something has to start again afterwards."""
+    """name: for the table. harm: does it. restarts: whether something has to start again afterwards.
+
+    stages: where it can be done; empty: anywhere. proof: what a stage says afterwards if the harm reached it.
+    """
 
     name: str
     harm: Callable[["Campaign"], None]
     restarts: bool
+    stages: tuple[str, ...] = ()
+    proof: str = ""
 
 
 def signal_stage(campaign: "Campaign", number: int) -> None:
@@ -114,21 +119,29 @@ def _limit_files(pids: list[int], size: int) -> None:
 
 
 def damage_checkpoint(campaign: "Campaign") -> None:
-    """SIGKILL, and a byte of the newest checkpoint is flipped before anything starts again."""
+    """SIGKILL; before a new start a byte of the newest checkpoint is flipped, and the disk's copies are gone."""
+    campaign.command.wait_for(lambda: _checkpoints(campaign), 60)
     campaign.command.signal(signal.SIGSTOP)
     kill_stage(campaign)
     try:
+        for copies in campaign.cache.rglob("checkpoints"):
+            shutil.rmtree(copies)
         _flip_a_byte(campaign)
     finally:
         campaign.command.signal(signal.SIGCONT)
 
 
+def _checkpoints(campaign: "Campaign") -> list[tuple[float, str]]:
+    """When each was committed, and where it is."""
+    found = campaign.store.root.find("").items()
+    return [(it.modified, name.rpartition("/")[0]) for name, it in found if name.endswith("/commit.json")]
+
+
 def _flip_a_byte(campaign: "Campaign") -> None:
-    root = campaign.store.root
-    markers = [(found.modified, name) for name, found in root.find("").items() if name.endswith("/commit.json")]
-    if not markers:
+    root, checkpoints = campaign.store.root, _checkpoints(campaign)
+    if not checkpoints:
         return
-    folder = max(markers)[1].rpartition("/")[0]
+    folder = max(checkpoints)[1]
     sizes = {name: found.size for name, found in root.find(f"{folder}/data").items()}
     if sizes:
         name = f"{folder}/data/{max(sizes, key=lambda n: sizes[n])}"
@@ -147,7 +160,7 @@ FAULTS = (
     Fault("object store answers 503", overload, restarts=False),
     Fault("connection cut in mid-upload", cut, restarts=False),
     Fault("disk full", fill_disk, restarts=False),
-    Fault("newest checkpoint damaged", damage_checkpoint, restarts=True),
+    Fault("newest checkpoint damaged", damage_checkpoint, True, ("base", "sft"), proof="was quarantined"),
 )
 
 

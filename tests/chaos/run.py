@@ -49,13 +49,12 @@ def show(campaign: Campaign) -> None:
         step, lost = (("" if value is None else str(value)) for value in (row.step, row.lost_steps))
         table.add_row(row.fault, row.stage, step, lost, f"{row.seconds:.1f}")
     Console(width=100).print(table)
-    lost = [row.lost_steps for row in campaign.rows if row.lost_steps is not None]
     took = sorted(row.seconds for row in campaign.rows)
-    if lost:
-        print(
-            f"Steps lost in training: {sum(lost) / len(lost):.1f} on average, at most {max(lost)}; "
-            f"checkpoint.every_steps is {INTERVAL}."
-        )
+    for damaged, title in ((False, "Steps lost in training"), (True, "With the newest checkpoint damaged")):
+        lost = [row.lost_steps for row in campaign.rows if ("damaged" in row.fault) == damaged]
+        if known := [steps for steps in lost if steps is not None]:
+            print(f"{title}: {sum(known) / len(known):.1f} on average, at most {max(known)}; {INTERVAL} are allowed")
+    print("by checkpoint.every_steps, for a checkpoint that is lost as well half as many more.")
     if took:
         print(
             f"Seconds from the end of the harm to the next sign of work: median {took[len(took) // 2]:.1f}, "
