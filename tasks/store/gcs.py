@@ -1,13 +1,12 @@
 """A root in a Google Cloud Storage bucket, through gcsfs.
 
-Finished local files are uploaded and their checksum compared; nothing is streamed into an object, since an exception
-half-way would publish what was there (KNOWN_FAILURES B22). Listings are never cached (B23). gcsfs retries 408, 429, 5xx
-and broken connections with jitter for about half a minute; on top of that only a deadline and the repair of an object
-that arrived damaged are ours.
+Finished local files are uploaded and their CRC32C compared; nothing is streamed into an object, since an exception
+half-way would publish what was there (KNOWN_FAILURES B22). What is fetched, the caller verifies by sha256. Listings
+are never cached (B23). gcsfs retries 408, 429, 5xx and broken connections with jitter for about half a minute; on top
+of that only a deadline and the repair of an object that arrived damaged are ours.
 """
 
 import base64
-import hashlib
 import os
 import random
 import time
@@ -26,6 +25,7 @@ import google.auth.exceptions
 import requests.exceptions
 from fsspec.exceptions import FSTimeoutError
 from gcsfs.retry import ChecksumError, HttpError
+from google_crc32c import Checksum
 
 from tasks.stage import InputError
 from tasks.store.gather import parallel
@@ -79,23 +79,22 @@ class GcsRoot:
             self.fs.pipe_file(self._full(name), data, timeout=GRACE_SECONDS)
 
     def put(self, path: Path, name: str) -> None:
-        size, md5 = path.stat().st_size, _md5(path)
+        sent = path.stat().st_size, _crc32c(path)
+        size = sent[0]
         if size >= RESUMABLE:  # a long upload: look first; the small ones are told by the server
             with suppress(FileNotFoundError), self._translated(f"look for {name} in"):
-                if self._stored(name) == (size, md5):
+                if self._stored(name) == sent:
                     return
                 raise FileExistsError(f"{self.url}/{name}")
         deadline = GRACE_SECONDS + size / SLOWEST
         for attempt in range(1, UPLOADS + 1):
             with self._translated(f"upload {name} to"):
                 try:
-                    self.fs.put_file(str(path), self._full(name), mode="create", timeout=deadline)
+                    self.fs.put_file(str(path), self._full(name), mode="create", consistency="none", timeout=deadline)
                 except FileExistsError:
-                    if attempt == 1 and self._stored(name) != (size, md5):
+                    if attempt == 1 and self._stored(name) != sent:
                         raise
-                except ChecksumError:
-                    pass
-                if self._stored(name) == (size, md5):
+                if self._stored(name) == sent:
                     return
             self.delete([name])
             time.sleep(random.random() * attempt)
@@ -107,7 +106,8 @@ class GcsRoot:
         path.parent.mkdir(parents=True, exist_ok=True)
         with self._translated(f"fetch {name} from"):
             size = int(self.fs.info(self._full(name), timeout=GRACE_SECONDS)["size"])
-            self.fs.get_file(self._full(name), str(path), timeout=GRACE_SECONDS + size / SLOWEST)
+            deadline = GRACE_SECONDS + size / SLOWEST
+            self.fs.get_file(self._full(name), str(path), consistency="none", timeout=deadline)
 
     def find(self, prefix: str) -> dict[str, Found]:
         base = self._full(prefix)
@@ -145,7 +145,7 @@ class GcsRoot:
 
     def _stored(self, name: str) -> tuple[int, str]:
         info = self.fs.info(self._full(name), timeout=GRACE_SECONDS)
-        return int(info["size"]), info["md5Hash"]
+        return int(info["size"]), info["crc32c"]
 
     @contextmanager
     def _translated(self, what: str) -> Iterator[None]:
@@ -201,6 +201,10 @@ def filesystem() -> Any:
     )
 
 
-def _md5(path: Path) -> str:
+def _crc32c(path: Path) -> str:
+    """As the server tells it of every object; 18 times as fast as the MD5 that gcsfs would take on its event loop."""
+    checksum = Checksum()
     with path.open("rb") as stream:
-        return base64.b64encode(hashlib.file_digest(stream, "md5").digest()).decode()
+        for _ in checksum.consume(stream, 2**20):
+            pass
+    return base64.b64encode(checksum.digest()).decode()
