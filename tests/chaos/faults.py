@@ -119,8 +119,11 @@ def _limit_files(pids: list[int], size: int) -> None:
 
 
 def damage_checkpoint(campaign: "Campaign") -> None:
-    """SIGKILL; before a new start a byte of the newest checkpoint is flipped, and the disk's copies are gone."""
-    campaign.command.wait_for(lambda: _checkpoints(campaign), 60)
+    """SIGKILL; before a new start a byte of the newest checkpoint is flipped, and the disk's copies are gone.
+
+    Not of the only one: a run that has nothing but damaged checkpoints stops, as it should.
+    """
+    campaign.command.wait_for(lambda: len(_checkpoints(campaign)) > 1, 60)
     campaign.command.signal(signal.SIGSTOP)
     kill_stage(campaign)
     try:
@@ -132,14 +135,15 @@ def damage_checkpoint(campaign: "Campaign") -> None:
 
 
 def _checkpoints(campaign: "Campaign") -> list[tuple[float, str]]:
-    """When each was committed, and where it is."""
-    found = campaign.store.root.find("").items()
-    return [(it.modified, name.rpartition("/")[0]) for name, it in found if name.endswith("/commit.json")]
+    """Of the stage that runs now: when each was committed, and where it is."""
+    stage = campaign.command.events[-1].get("stage", "")
+    found = campaign.store.root.find(stage).items()
+    return [(it.modified, f"{stage}/{name}".rpartition("/")[0]) for name, it in found if name.endswith("/commit.json")]
 
 
 def _flip_a_byte(campaign: "Campaign") -> None:
     root, checkpoints = campaign.store.root, _checkpoints(campaign)
-    if not checkpoints:
+    if len(checkpoints) < 2:
         return
     folder = max(checkpoints)[1]
     sizes = {name: found.size for name, found in root.find(f"{folder}/data").items()}
