@@ -50,11 +50,11 @@ def show(campaign: Campaign) -> None:
         table.add_row(row.fault, row.stage, step, lost, f"{row.seconds:.1f}")
     Console(width=100).print(table)
     took = sorted(row.seconds for row in campaign.rows)
-    for damaged, title in ((False, "Steps lost in training"), (True, "With the newest checkpoint damaged")):
-        lost = [row.lost_steps for row in campaign.rows if ("damaged" in row.fault) == damaged]
+    for kills, title in ((True, "a kill"), (False, "another fault, which may also spoil a checkpoint or a save")):
+        lost = [row.lost_steps for row in campaign.rows if row.fault.startswith("SIG") == kills]
         if known := [steps for steps in lost if steps is not None]:
-            print(f"{title}: {sum(known) / len(known):.1f} on average, at most {max(known)}; {INTERVAL} are allowed")
-    print("by checkpoint.every_steps, for a checkpoint that is lost as well half as many more.")
+            print(f"Steps lost to {title}: {sum(known) / len(known):.1f} on average, at most {max(known)}.")
+    print(f"checkpoint.every_steps is {INTERVAL}.")
     if took:
         print(
             f"Seconds from the end of the harm to the next sign of work: median {took[len(took) // 2]:.1f}, "
