@@ -4,6 +4,7 @@ The wheel's own class is not used: it pipes the server's output and never reads 
 """
 
 import json
+import os
 import platform
 import socket
 import subprocess
@@ -71,6 +72,11 @@ class GcsServer:
             self._process.kill()
             self._process.wait()
             self._process = None
+
+    def cpu_seconds(self) -> float:
+        """Processor seconds that it has taken so far (Linux)."""
+        user, system = Path(f"/proc/{self._process.pid}/stat").read_text().rpartition(")")[2].split()[11:13]
+        return (int(user) + int(system)) / os.sysconf("SC_CLK_TCK")
 
     def new_bucket(self) -> str:
         """The name of a new, empty bucket."""

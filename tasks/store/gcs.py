@@ -12,6 +12,7 @@ import random
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager, suppress
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,8 +38,8 @@ SLOWEST = 2**20
 """bytes/s below which a transfer counts as stuck."""
 GRACE_SECONDS = 120.0
 """Deadline of a transfer beyond its size over SLOWEST: room for gcsfs's own retries."""
-RESUMABLE = 5 * 2**20
-"""bytes from which gcsfs sends a file in several requests."""
+AT_ONCE = 50 * 2**20
+"""bytes below which a file is sent in one request: the server refuses it at once if the name is taken."""
 UPLOADS = 3
 """Times that a file which arrives damaged is sent."""
 
@@ -81,7 +82,7 @@ class GcsRoot:
     def put(self, path: Path, name: str) -> None:
         sent = path.stat().st_size, _crc32c(path)
         size = sent[0]
-        if size >= RESUMABLE:  # a long upload: look first; the small ones are told by the server
+        if size >= AT_ONCE:  # a long upload: look first
             with suppress(FileNotFoundError), self._translated(f"look for {name} in"):
                 if self._stored(name) == sent:
                     return
@@ -90,7 +91,11 @@ class GcsRoot:
         for attempt in range(1, UPLOADS + 1):
             with self._translated(f"upload {name} to"):
                 try:
-                    self.fs.put_file(str(path), self._full(name), mode="create", consistency="none", timeout=deadline)
+                    if size < AT_ONCE:
+                        send = partial(self.fs.pipe_file, self._full(name), path.read_bytes())
+                    else:
+                        send = partial(self.fs.put_file, str(path), self._full(name))
+                    send(mode="create", consistency="none", timeout=deadline)
                 except FileExistsError:
                     if attempt == 1 and self._stored(name) != sent:
                         raise

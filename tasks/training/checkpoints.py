@@ -14,7 +14,7 @@ blocked training for 0.01 to 0.03 s and took 0.1 to 0.7 s in all, and a server t
 in 11 s. But with the server gone for good `wait_until_finished` blocked for 899 s; a copied tree with the commit
 marker there and data missing was listed as the newest step; and nothing it restores can be checked against a hash
 beforehand. The detour costs one more read of the files, in the background: 0.5 processor seconds for the 12 MB of the
-rehearsal's model and 9 for the 3.1 GB of d12, Orbax included (tests/benchmarks/checkpoint.py). Of several hosts
+rehearsal's model and 19 for the 3.1 GB of d12, Orbax included (tests/benchmarks/checkpoint.py). Of several hosts
 the first one alone saves and restores, whole arrays (`shared_checkpoints`).
 """
 
@@ -38,7 +38,7 @@ from tasks.training import restoring
 from tasks.training.checkpoint_manifest import CheckpointManifest, Position, checksums, describe
 from tasks.training.restoring import FOLDER, RECORDS, STATE, Store
 
-FILE_BYTES = 128 * 2**20  # about, of one file of arrays: several are hashed and uploaded at a time
+FILE_BYTES = 24 * 2**20  # about, of one file of arrays: several are hashed and uploaded at a time, each in one request
 HOLD_SECONDS = 60.0  # that training waits for a save when the next one is due
 FIRST_RETRY_SECONDS = 5.0  # pause after a failed save, doubled after each further one
 LONGEST_RETRY_SECONDS = 300.0

@@ -57,7 +57,7 @@ def main() -> None:
     config = compose([f"scale={args.scale}"])
     sizing = sized(config, args.vocab)
     training = Training.base(config.recipe, sizing)
-    with tempfile.TemporaryDirectory() as folder, root_url(Path(folder), args.bucket) as url:
+    with tempfile.TemporaryDirectory() as folder, place(Path(folder), args.bucket) as (url, server):
         root = open_root(url)
         lease = Lease(root, WHERE, seconds=60)
         lease.acquire()
@@ -69,20 +69,23 @@ def main() -> None:
         print(f"{args.scale}: {size / 2**20:.0f} MiB in {len(jax.tree.leaves(state))} arrays, {url.partition(':')[0]}")
         if args.steps:
             state = compare(state, config, sizing, training, checkpoints, args.steps)
+        before = server.cpu_seconds() if server else 0
         commit(state, checkpoints, stop, out)
+        if server:
+            print(f"of the same cores the test's server took {server.cpu_seconds() - before:.1f} CPU s meanwhile")
         print(f"peak memory {resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 2**20:.1f} GiB")
 
 
 @contextmanager
-def root_url(folder: Path, bucket: bool) -> Iterator[str]:
-    """The address of an empty root."""
+def place(folder: Path, bucket: bool) -> Iterator[tuple[str, GcsServer | None]]:
+    """The address of an empty root, and the server that it is on."""
     if not bucket:
-        yield str(folder / "root")
+        yield str(folder / "root"), None
         return
     server = GcsServer(folder)
     server.start()
     with mock.patch.dict(os.environ, server.environment()):
-        yield f"gs://{server.new_bucket()}/runs"
+        yield f"gs://{server.new_bucket()}/runs", server
     server.stop()
 
 

@@ -157,19 +157,21 @@ def test_b23_what_another_process_stores_is_seen_at_once(gcs_root):
     assert set(mine.find("toy")) == {"new"} == set(other.find("toy"))
 
 
-def test_b24_an_object_that_arrives_damaged_is_sent_again(gcs_root, tmp_path, monkeypatch):
+@pytest.mark.parametrize(("way", "at_once"), [("pipe_file", 10_000), ("put_file", 1)])
+def test_b24_an_object_that_arrives_damaged_is_sent_again(gcs_root, tmp_path, monkeypatch, way, at_once):
+    monkeypatch.setattr("tasks.store.gcs.AT_ONCE", at_once)
     root = Store(gcs_root).root
     path = tmp_path / "file"
     path.write_bytes(b"whole" * 1000)
-    genuine, calls = root.fs.put_file, []
+    write, genuine, calls = root.fs.pipe_file, getattr(root.fs, way), []
 
-    def spoiled(local, remote, **options):
-        calls.append(remote)
+    def spoiled(*what, **options):
+        calls.append(what)
         if len(calls) == 1:  # the server got other bytes, as with a chunk sent twice
-            return root.fs.pipe_file(remote, b"other bytes")
-        return genuine(local, remote, **options)
+            return write(f"{root.url.removeprefix('gs://')}/toy/file", b"other bytes")
+        return genuine(*what, **options)
 
-    monkeypatch.setattr(root.fs, "put_file", spoiled)
+    monkeypatch.setattr(root.fs, way, spoiled)
     root.put(path, "toy/file")
     assert root.read("toy/file") == path.read_bytes()
     assert len(calls) == 2
