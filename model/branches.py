@@ -5,8 +5,8 @@ The same mathematics as `model.gpt.hidden` followed by `model.gpt.logits`, with 
 * A row's prefix is computed once, and each of its branches (`model.buckets`) attends to the prefix and to itself.
 * Prefix and branches go through in chunks whose number is known at run time only, their keys and values kept. So one
   compiled program serves all lengths up to its capacity, and does no more work than the longest row needs.
-* Nobody reads the last layer's stream of the prefix, only its keys and values; XLA drops the rest of that layer.
-  Nor does anybody read what lies further back than all windows together reach: the planner leaves it out.
+* Of a prefix only keys and values are read, and of a layer's only as many as the windows from it upwards reach back:
+  early tokens go through the lower layers alone, and those that no window reaches the planner leaves out.
 * Only scored positions get logits, and those a few columns at a time: no [rows, tokens, vocab] array exists.
 """
 
@@ -22,14 +22,16 @@ from jax.sharding import Mesh, NamedSharding, PartitionSpec
 from model.buckets import Batch
 from model.gpt import GPT, Params, Read, bind, rotary
 from model.layers import Rope
-from model.mesh import ROWS
+from model.mesh import ROWS, row_shards
 from model.recipe import Compute, GPTConfig
 
 # What is read or computed at one time: so many columns of every row, more where there are so few rows that the number
 # of tokens would not be reached. Fewer columns end nearer to the longest row, more make larger products.
 PREFIX_COLUMNS, PREFIX_TOKENS = 64, 128
 BRANCH_COLUMNS, BRANCH_TOKENS = 32, 32
-LOGIT_COLUMNS, LOGIT_TOKENS = 8, 16
+LOGIT_COLUMNS = 64, 16  # of all rows of a device together
+
+STRETCHES = 4  # of a prefix, each read up to another layer: more would save little, and each is compiled on its own
 
 _UNSEEN = -1e30  # the score of a key that is not visible: no share in a softmax with any that is
 
@@ -66,7 +68,7 @@ def score(
     """
     gpt = bind(params, config)
     stream = _read_branches(gpt, batch, _read_prefix(gpt, batch, compute), compute)
-    losses, hits = _losses(params, stream, batch["targets"], config)
+    losses, hits = _losses(params, stream, batch["targets"], config, 1 if mesh is None else row_shards(mesh))
     if mesh is not None:  # whole on every device, so that every process can read them
         whole = NamedSharding(mesh, PartitionSpec())
         losses, hits = (jax.lax.with_sharding_constraint(found, whole) for found in (losses, hits))
@@ -81,16 +83,18 @@ def _forward(
     rope: Rope,
     compute: Compute,
     read: Read,
+    layers: int | None = None,
 ) -> jax.Array:
     """The stream after the last norm [rows, columns, n_embd], attention being left to `read(layer, q, k, v)`.
 
     previous: the token before each one; positions [rows, columns]: place of each token in its sequence; rope: the
-    rotary tables of these places, made outside the loop over chunks, since XLA would make them anew for every use.
+    rotary tables of these places, made outside the loop over chunks, since XLA would make them anew for every use;
+    layers: how many to walk, None: all.
     """
     x = gpt.embed(tokens, compute)
     if gpt.config.recipe.architecture.smear:
         x = jnp.where(positions[..., None] > 0, gpt.smear(x, gpt.embed(previous, compute)), x)
-    return gpt.walk(x, tokens, rope, compute, read)
+    return gpt.walk(x, tokens, rope, compute, read, layers)
 
 
 def _read_prefix(gpt: GPT, batch: Arrays, compute: Compute) -> Cache:
@@ -103,7 +107,7 @@ def _read_prefix(gpt: GPT, batch: Arrays, compute: Compute) -> Cache:
     places = batch["length"][:, None] - width + jnp.arange(width)
     rope = rotary(places, config)
 
-    def chunk(number: jax.Array, cache: Cache) -> Cache:
+    def chunk(number: jax.Array, cache: Cache, layers: int) -> Cache:
         start = width - (chunks - number) * columns
         keys, values = map(list, cache)
         here = partial(jax.lax.dynamic_slice_in_dim, start_index=start, slice_size=columns, axis=1)
@@ -121,12 +125,20 @@ def _read_prefix(gpt: GPT, batch: Arrays, compute: Compute) -> Cache:
             mask = (distance >= 0) & (distance <= window) & (other >= width - kept[:, None])[..., None]
             return _attend(q, near(keys[layer], axis=2), near(values[layer], axis=3), mask)
 
-        _forward(gpt, here(prefix), here(previous), positions, (here(rope[0]), here(rope[1])), compute, read)
+        tables = here(rope[0]), here(rope[1])
+        _forward(gpt, here(prefix), here(previous), positions, tables, compute, read, layers)
         return keys, values
 
-    keys = jnp.zeros((rows, config.n_kv_head, room, config.head_dim), compute.compute_dtype)
-    layers = range(config.n_layer)
-    return jax.lax.fori_loop(0, chunks, chunk, ([keys for _ in layers], [keys.swapaxes(2, 3) for _ in layers]))
+    empty = jnp.zeros((rows, config.n_kv_head, room, config.head_dim), compute.compute_dtype)
+    cache = [empty] * config.n_layer, [empty.swapaxes(2, 3)] * config.n_layer
+    begun: jax.Array | int = 0
+    for layers in [*range(step := -(-config.n_layer // STRETCHES), config.n_layer, step), config.n_layer]:
+        wanted = -(-sum(config.windows[layers:]) // columns)  # chunks at the end that the layers above need as well
+        if wanted * columns < width:
+            until = jnp.maximum(chunks - wanted, 0)
+            cache = jax.lax.fori_loop(begun, until, partial(chunk, layers=layers), cache)
+            begun = until
+    return cache
 
 
 def _read_branches(gpt: GPT, batch: Arrays, cache: Cache, compute: Compute) -> jax.Array:
@@ -205,28 +217,34 @@ def _attend(q: jax.Array, keys: jax.Array, values: jax.Array, mask: jax.Array) -
     return found.reshape(rows, n_head, head_dim, columns).transpose(0, 3, 1, 2)
 
 
-def _losses(params: Params, stream: jax.Array, targets: jax.Array, config: GPTConfig) -> tuple[jax.Array, jax.Array]:
-    """Cross entropy and hits at the scored positions, which are moved to the front of each row and taken in chunks."""
-    rows, width = targets.shape
-    columns = _columns(width, rows, LOGIT_COLUMNS, LOGIT_TOKENS)
+def _losses(
+    params: Params, stream: jax.Array, targets: jax.Array, config: GPTConfig, shards: int
+) -> tuple[jax.Array, jax.Array]:
+    """Cross entropy and hits at the scored positions, which are moved to the front of each of the `shards` of the rows
+    and taken in chunks: large ones, and small ones for what is left."""
+    shape, targets = targets.shape, targets.reshape(shards, -1)
+    stream, width = stream.reshape(shards, -1, stream.shape[-1]), targets.shape[1]
     scored = targets >= 0
     front = jnp.argsort(~scored, axis=1, stable=True)
     stream = jnp.take_along_axis(stream, front[..., None], axis=1)
     aims = jnp.take_along_axis(targets, front, axis=1)
 
-    def chunk(number: jax.Array, found: tuple[jax.Array, jax.Array]) -> tuple[jax.Array, jax.Array]:
+    def chunk(number: jax.Array, found: tuple[jax.Array, jax.Array], columns: int) -> tuple[jax.Array, jax.Array]:
         at = number * columns
         aim = jax.lax.dynamic_slice_in_dim(aims, at, columns, axis=1)
         here = jax.lax.dynamic_slice_in_dim(stream, at, columns, axis=1)
-        loss, hit = _judge(params, here.reshape(rows * columns, -1), aim.reshape(-1), config)
+        loss, hit = _judge(params, here.reshape(shards * columns, -1), aim.reshape(-1), config)
         return _put(found[0], loss.reshape(aim.shape), at), _put(found[1], hit.reshape(aim.shape), at)
 
-    chunks = -(-jnp.max(jnp.sum(scored, axis=1)) // columns)
-    empty = jnp.zeros((rows, width), jnp.float32), jnp.zeros((rows, width), bool)
-    losses, hits = jax.lax.fori_loop(0, chunks, chunk, empty)
+    large, small = (math.gcd(width, columns) for columns in LOGIT_COLUMNS)
+    most = jnp.max(jnp.sum(scored, axis=1))
+    whole = (most + large // 2 - 1) // large  # two small ones take as long as a large one
+    found = jnp.zeros((shards, width), jnp.float32), jnp.zeros((shards, width), bool)
+    found = jax.lax.fori_loop(0, whole, partial(chunk, columns=large), found)
+    found = jax.lax.fori_loop(whole * (large // small), -(-most // small), partial(chunk, columns=small), found)
     place = jnp.maximum(jnp.cumsum(scored, axis=1) - 1, 0)
-    losses, hits = (jnp.take_along_axis(found, place, axis=1) for found in (losses, hits))
-    return jnp.where(scored, losses, 0.0), hits & scored
+    losses, hits = (jnp.take_along_axis(values, place, axis=1) for values in found)
+    return jnp.where(scored, losses, 0.0).reshape(shape), (hits & scored).reshape(shape)
 
 
 def _judge(params: Params, stream: jax.Array, aim: jax.Array, config: GPTConfig) -> tuple[jax.Array, jax.Array]:

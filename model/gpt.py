@@ -201,11 +201,16 @@ class GPT(nnx.Module):
             x = jnp.concatenate([x[:, :1], self.smear(x[:, 1:], x[:, :-1])], axis=1)
         return self.finish(*run_layers(self, x, tokens, rope, compute, mesh))
 
-    def walk(self, x: jax.Array, tokens: jax.Array, rope: Rope, compute: Compute, read: Read) -> jax.Array:
+    def walk(
+        self, x: jax.Array, tokens: jax.Array, rope: Rope, compute: Compute, read: Read, layers: int | None = None
+    ) -> jax.Array:
         """The stream after the last norm, of embeddings x [rows, columns, n_embd] already smeared, for callers that
-        keep keys and values: read(layer, q, k, v) is the attention of a layer, with q, k, v as of `Attention.qkv`."""
+        keep keys and values: read(layer, q, k, v) is the attention of a layer, with q, k, v as of `Attention.qkv`.
+
+        layers: how many of them, for a caller that wants their keys and values only; None: all.
+        """
         x0 = kept = x
-        for i in range(self.config.n_layer):
+        for i in range(self.config.n_layer if layers is None else layers):
             x = self.mix(i, x, x0)
             block = self.layers[str(i)]
             q, k, v = block.attn.qkv(rms_norm(x), self.value_rows(i, tokens, compute), *rope)

@@ -5,7 +5,10 @@ from __future__ import annotations
 import math
 from collections import deque
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import nullcontext
 from itertools import islice
+from threading import Lock
 from typing import TYPE_CHECKING, Any
 
 import jax
@@ -23,6 +26,7 @@ if TYPE_CHECKING:
 
 DEVICE_TOKENS = {"cpu": 4096}  # room of one call and device, and elsewhere …
 OTHER_DEVICE_TOKENS = 32_768  # … 4.8 GB of keys and values at d24 in bfloat16
+AT_ONCE = 2  # batches
 TEXTS_AT_ONCE = 4096  # tokenized in one call: enough for every core, little enough to stop soon
 
 
@@ -94,16 +98,20 @@ class Scorer:
         return [judge(*judged) for judged in zip(questions, losses, exact, strict=True)]
 
     def _scored(self, questions: Sequence[Question]) -> Iterator[tuple[Batch, np.ndarray, np.ndarray]]:
-        """Batches with their results; the devices work on the next batch while the host reads the last one."""
+        """Batches with their results, in order, AT_ONCE of them under way: the devices work on one while the host reads
+        and packs another, and a CPU's cores compute two, which took 0.7 of the time of one after the other."""
         mesh = self._placement.mesh
-        running: deque[tuple[Batch, jax.Array, jax.Array]] = deque()
-        for batch in plan(questions, self._batch_tokens, reach(self._config), self._placement.row_shards):
-            arrays = device_arrays(batch, mesh)
-            running.append((batch, *score(self._params, arrays, self._config, self._compute, mesh)))
-            if len(running) > 1:
-                yield _fetched(*running.popleft())
-        yield from (_fetched(*result) for result in running)
+        turn = nullcontext() if mesh is None else Lock()  # devices that wait for each other must agree on what is next
 
+        def results(batch: Batch) -> tuple[Batch, np.ndarray, np.ndarray]:
+            with turn:
+                losses, hits = score(self._params, device_arrays(batch, mesh), self._config, self._compute, mesh)
+            return batch, np.asarray(losses), np.asarray(hits)
 
-def _fetched(batch: Batch, losses: jax.Array, hits: jax.Array) -> tuple[Batch, np.ndarray, np.ndarray]:
-    return batch, np.asarray(losses), np.asarray(hits)
+        running: deque[Future[tuple[Batch, np.ndarray, np.ndarray]]] = deque()
+        with ThreadPoolExecutor(AT_ONCE) as pool:
+            for batch in plan(questions, self._batch_tokens, reach(self._config), self._placement.row_shards):
+                running.append(pool.submit(results, batch))
+                if len(running) > AT_ONCE:
+                    yield running.popleft().result()
+            yield from (future.result() for future in running)
