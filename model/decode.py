@@ -83,7 +83,10 @@ def extend(
     x = gpt.embed(tokens[:, None], compute)
     if config.recipe.architecture.smear:
         x = gpt.smear(x, gpt.embed(previous[:, None], compute))
-    stream = gpt.walk(x, tokens[:, None], rotary(positions[:, None], config), compute, read)
+    with jax.ensure_compile_time_eval():  # for all slots: XLA's CPU compiler would compute it anew for every head
+        cos, sin = rotary(jnp.arange(cache[0][0].shape[2]), config)
+    rope = cos[positions][:, None], sin[positions][:, None]
+    stream = gpt.walk(x, tokens[:, None], rope, compute, read)
     return stream[:, 0], tuple(grown)
 
 

@@ -23,7 +23,7 @@ import numpy as np
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from model.decode import Cache, extend, prefill
-from model.gpt import Params, logits
+from model.gpt import Params, logits, raw_logits, softcapped
 from model.recipe import Compute, GPTConfig
 from model.sampling import Sampling, choose
 
@@ -264,7 +264,9 @@ def _decode(
 
     def step(state: _State) -> _State:
         keys = jax.vmap(jax.random.fold_in, (0, None))(state.keys, state.step)
-        sampled = choose(logits(params, state.stream, config), keys, temperature, top_p, sampling)
+        raw = raw_logits(params, state.stream, config)
+        capped = raw if sampling.greedy else softcapped(raw, config)  # which keeps the order
+        sampled = choose(capped, keys, temperature, top_p, sampling)
         queued = jnp.take_along_axis(state.forced, state.forced_at[:, None], axis=1, mode="fill", fill_value=-1)
         is_forced = (queued[:, 0] >= 0) & ~state.done
         token = jnp.where(is_forced, queued[:, 0], sampled)

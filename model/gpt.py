@@ -37,10 +37,25 @@ def hidden(
     return bind(params, config)(tokens, compute, mesh)
 
 
+FEW_TOKENS = 64
+"""From two to so many, XLA's CPU compiler takes 0.5 to 0.8 of the time for a product that names the weight first."""
+
+
 def logits(params: Params, hidden: jax.Array, config: GPTConfig) -> jax.Array:
     """Softcapped logits float32 [..., vocab_size] of hidden [..., n_embd]; padding rows are cropped."""
     weight = params["lm_head"][: config.vocab_size].astype(hidden.dtype)
-    z = jnp.einsum("...d,vd->...v", hidden, weight, preferred_element_type=jnp.float32)
+    return softcapped(jnp.einsum("...d,vd->...v", hidden, weight, preferred_element_type=jnp.float32), config)
+
+
+def raw_logits(params: Params, hidden: jax.Array, config: GPTConfig) -> jax.Array:
+    """Logits before the softcap, float32 [vocab_size, tokens] of hidden [tokens, n_embd], in the order that FEW_TOKENS
+    are quicker in, and that a CPU finds the largest ones quicker in."""
+    weight = params["lm_head"][: config.vocab_size].astype(hidden.dtype)
+    return jnp.einsum("vd,nd->vn", weight, hidden, preferred_element_type=jnp.float32)
+
+
+def softcapped(z: jax.Array, config: GPTConfig) -> jax.Array:
+    """Logits bent towards ± the recipe's softcap."""
     cap = config.recipe.architecture.softcap
     return cap * jnp.tanh(z / cap)
 
@@ -64,7 +79,10 @@ def rms_norm(x: jax.Array) -> jax.Array:
 
 def linear(x: jax.Array, weight: nnx.Param) -> jax.Array:
     """x [..., in] · weightᵀ [in, out] in x's dtype."""
-    return jnp.einsum("...i,oi->...o", x, weight[...].astype(x.dtype))
+    narrow = weight[...].astype(x.dtype)
+    if 1 < x.size // x.shape[-1] <= FEW_TOKENS:
+        return jnp.moveaxis(jnp.einsum("oi,...i->o...", narrow, x), 0, -1)
+    return jnp.einsum("...i,oi->...o", x, narrow)
 
 
 def rotary(positions: jax.Array, config: GPTConfig) -> tuple[jax.Array, jax.Array]:

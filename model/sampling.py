@@ -19,7 +19,7 @@ class Sampling(NamedTuple):
 def choose(
     logits: jax.Array, keys: jax.Array, temperature: jax.Array, top_p: jax.Array, sampling: Sampling
 ) -> jax.Array:
-    """int32 [rows] drawn from logits float32 [rows, vocab], row i with its own keys[i].
+    """int32 [rows] drawn from logits float32 [vocab, rows], row i with its own keys[i].
 
     Order of the cuts: temperature, the top_k most likely, then of these the fewest whose probability
     together reaches top_p (Holtzman et al., arXiv 1904.09751); the most likely token always stays. Of
@@ -27,7 +27,7 @@ def choose(
     """
     if sampling.greedy:
         return first_of_largest(logits)
-    logits = logits / temperature
+    logits = logits.T / temperature
     if sampling.top_k is None and not sampling.nucleus:
         return _draw(keys, logits)
     # Sorted candidates, most likely first; the draw is over ranks and then translated to tokens.
@@ -42,14 +42,13 @@ def choose(
 
 
 def first_of_largest(logits: jax.Array) -> jax.Array:
-    """argmax over the last axis, int32, by two maxima of floats: XLA vectorises these on a CPU, and argmax it does not.
+    """argmax over the first axis, int32, by two maxima of floats: XLA vectorises these on a CPU, unlike argmax.
 
-    Indices are exact in float32 up to 2²⁴; a row that holds NaN gives the last index.
+    Indices are exact in float32 up to 2²⁴; a column that holds NaN gives the last index.
     """
-    size = logits.shape[-1]
-    left = jnp.arange(size, 0, -1, dtype=jnp.float32)  # how many indices are left from each one on
-    largest = jnp.max(logits, axis=-1, keepdims=True)
-    best = jnp.max(jnp.where(logits == largest, left, 1.0), axis=-1)
+    size = logits.shape[0]
+    left = jnp.arange(size, 0, -1, dtype=jnp.float32)[:, None]  # how many indices are left from each one on
+    best = jnp.max(jnp.where(logits == jnp.max(logits, axis=0), left, 1.0), axis=0)
     return size - best.astype(jnp.int32)
 
 

@@ -21,7 +21,7 @@ import yaml
 
 from model.decode import extend, prefill
 from model.generate import Engine
-from model.gpt import Params, init, logits
+from model.gpt import Params, init, raw_logits, softcapped
 from model.recipe import Compute, GPTConfig, Recipe
 from model.sampling import Sampling, choose
 
@@ -85,7 +85,9 @@ class PlainEngine:
         def sample(stream: jax.Array, number: jax.Array) -> jax.Array:
             keys = jax.random.split(jax.random.fold_in(jax.random.key(0), number), stream.shape[0])
             heat = jnp.float32(max(temperature, 1e-6))
-            return choose(logits(params, stream, config), keys, heat, jnp.float32(1), sampling)
+            raw = raw_logits(params, stream, config)
+            capped = raw if sampling.greedy else softcapped(raw, config)
+            return choose(capped, keys, heat, jnp.float32(1), sampling)
 
         def step(cache, token, before, position, number):
             rows = jnp.full(token.shape, position)

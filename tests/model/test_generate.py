@@ -83,12 +83,12 @@ def test_a_row_does_not_depend_on_its_company(engine: Engine) -> None:
 
 def test_sampling_draws_from_the_cut_distribution() -> None:
     row = jnp.log(jnp.array([0.05, 0.5, 0.15, 0.3]))
-    rows = jnp.tile(row, (4000, 1))
+    columns = jnp.tile(row[:, None], (1, 4000))
     keys = jax.random.split(jax.random.key(0), 4000)
 
     def shares(temperature: float = 1.0, top_k: int | None = None, top_p: float = 1.0) -> np.ndarray:
         sampling = Sampling(False, top_k, top_p < 1)
-        drawn = choose(rows, keys, jnp.float32(temperature), jnp.float32(top_p), sampling)
+        drawn = choose(columns, keys, jnp.float32(temperature), jnp.float32(top_p), sampling)
         return np.bincount(np.asarray(drawn), minlength=4) / len(drawn)
 
     assert np.allclose(shares(), [0.05, 0.5, 0.15, 0.3], atol=0.03)
@@ -100,7 +100,7 @@ def test_sampling_draws_from_the_cut_distribution() -> None:
     assert np.allclose(shares(top_k=3, top_p=0.6), [0, 0.625, 0, 0.375], atol=0.03)  # of 0.95: 0.53 < 0.6
     half = np.array([0.05, 0.5, 0.15, 0.3]) ** 2
     assert np.allclose(shares(temperature=0.5), half / half.sum(), atol=0.03)
-    greedy = choose(jnp.array([[1.0, 3.0, 3.0]]), keys[:1], jnp.float32(1), jnp.float32(1), Sampling())
+    greedy = choose(jnp.array([[1.0], [3.0], [3.0]]), keys[:1], jnp.float32(1), jnp.float32(1), Sampling())
     assert greedy.tolist() == [1]
 
 
