@@ -77,7 +77,8 @@ class Hosts:
     """
 
     names: list[str] | Literal["auto"] = field(default_factory=list)  # by rank; empty: one process; auto: a TPU slice's
-    port: Annotated[int, Field(ge=1, le=65535)] = 8476  # of the first host
+    # Of the first host; firewall rules of TPU slices let it through, JAX's own choice since 0.8.1 not (jax#35905).
+    port: Annotated[int, Field(ge=1, le=65535)] = 8476
     start_minutes: Positive = 10.0  # that the hosts wait for each other before a stage
     wait_minutes: Positive = 60.0  # that the others wait without a sign of life from the first one
     alone: dict[str, str] = field(default_factory=dict)  # environment of a stage that runs on the first host alone

@@ -20,7 +20,7 @@ import jax.numpy as jnp
 from jax.sharding import Mesh, NamedSharding, PartitionSpec
 
 from model.buckets import Batch
-from model.gpt import GPT, Params, Read, bind, rotary
+from model.gpt import GPT, Params, Read, bind, raw_logits, rotary, softcapped
 from model.layers import Rope
 from model.mesh import ROWS, row_shards
 from model.recipe import Compute, GPTConfig
@@ -253,8 +253,7 @@ def _judge(params: Params, stream: jax.Array, aim: jax.Array, config: GPTConfig)
     The same as of `model.gpt.logits`. As in `model.loss`, the vocabulary is the first axis, so that sums over it
     vectorise, and softcapped logits, at most 60, need no running maximum.
     """
-    weight, cap = params["lm_head"][: config.vocab_size].astype(stream.dtype), config.recipe.architecture.softcap
-    z = cap * jnp.tanh(jnp.einsum("vd,nd->vn", weight, stream, preferred_element_type=jnp.float32) / cap)
+    z = softcapped(raw_logits(params, stream, config), config)
     aimed = jnp.take_along_axis(z, jnp.maximum(aim, 0)[None], axis=0)[0]
     before = jnp.arange(config.vocab_size)[:, None] < aim
     better = jnp.sum((z > aimed) | ((z == aimed) & before), axis=0, dtype=jnp.int32)

@@ -14,7 +14,6 @@ from dataclasses import dataclass
 from conf.schema import Hosts
 from tasks.stage import InputError, Preempted
 
-PORT = 8476  # open in the firewall rules of TPU slices; JAX's own choice since 0.8.1 is not (jax#35905)
 METADATA_SECONDS = 5.0
 
 
@@ -29,7 +28,7 @@ class Job:
     names: tuple[str, ...]
     rank: int  # this process's place in `names`
     coordinator: str  # address of the first process
-    port: int = PORT
+    port: int
     key: str = ""  # what the job makes: a process that was started for something else is refused
 
     @property

@@ -95,7 +95,8 @@ def run(
         try:
             make()
         finally:  # also of an attempt that was preempted
-            events.log(f"compilation cache: {cache.hits} programs reused, {cache.misses} compiled")
+            if cache.hits + cache.misses:
+                events.log(f"compilation cache: {cache.hits} programs reused, {cache.misses} compiled")
     return None
 
 

@@ -12,7 +12,7 @@ from tasks.store import StagePreempted, Store, parent, run_inline, run_stage
 from tasks.store.lease import Clock, Lease
 from tests.tasks.store.conftest import TOY, composed, config  # noqa: F401
 
-JOB = Job(("host-a", "host-b"), 1, "127.0.0.1")
+JOB = Job(("host-a", "host-b"), 1, "127.0.0.1", 8476)
 HOUR = 3600.0
 NAME = "toy"
 

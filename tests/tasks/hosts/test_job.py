@@ -8,7 +8,7 @@ import pytest
 from conf.compose import compose
 from conf.errors import ConfigError
 from conf.schema import Hosts
-from tasks.hosts.job import PORT, Job, find
+from tasks.hosts.job import Job, find
 from tasks.stage import InputError
 
 AUTO = Hosts(names="auto")
@@ -21,7 +21,7 @@ PAIR = Hosts(names=["a", "b"])
         (Hosts(), {"TPU_WORKER_HOSTNAMES": "t0,t1", "TPU_WORKER_ID": "1"}, None),  # nothing unless it is asked for
         (Hosts(names=["a"]), {}, None),
         (AUTO, {"TPU_WORKER_HOSTNAMES": "localhost", "TPU_WORKER_ID": "0"}, None),
-        (PAIR, {"ENCORE_RANK": "1"}, Job(("a", "b"), 1, "a", PORT)),
+        (PAIR, {"ENCORE_RANK": "1"}, Job(("a", "b"), 1, "a", 8476)),
         (Hosts(names=["a", "b"], port=9000), {"ENCORE_RANK": "0"}, Job(("a", "b"), 0, "a", 9000)),
         (AUTO, {"TPU_WORKER_HOSTNAMES": "t0,t1", "TPU_WORKER_ID": "1"}, Job(("t0", "t1"), 1, "t0", 8476)),
     ],
@@ -55,7 +55,7 @@ def test_a_tpu_vm_asks_its_metadata_server(endpoints):
     threading.Thread(target=server.serve_forever, daemon=True).start()
     try:
         address = f"127.0.0.1:{server.server_port}"
-        assert find(AUTO, {"GCE_METADATA_HOST": address}) == Job(("10.0.0.2", "10.0.0.3"), 1, "10.0.0.2", PORT)
+        assert find(AUTO, {"GCE_METADATA_HOST": address}) == Job(("10.0.0.2", "10.0.0.3"), 1, "10.0.0.2", 8476)
     finally:
         server.shutdown()
         server.server_close()

@@ -158,7 +158,7 @@ class Coordinator:
 
 def test_b31_a_host_that_is_late_for_a_step_is_named():
     team = Team.__new__(Team)
-    team.job, team._client = Job(("host-a", "host-b"), 0, "127.0.0.1"), Coordinator()
+    team.job, team._client = Job(("host-a", "host-b"), 0, "127.0.0.1", 8476), Coordinator()
     with pytest.raises(Absent, match=r"process 1 \(host-b\) did not arrive at step 250 within 0.5 s"):
         team.wait("step 250", seconds=0.5)
     team._client.key_value_set("encore/step 250/1", "here")
@@ -167,7 +167,7 @@ def test_b31_a_host_that_is_late_for_a_step_is_named():
 
 @pytest.mark.parametrize(("process", "count"), [(1, 2), (0, 4)])
 def test_hosts_that_are_not_counted_as_jax_counts_them_are_refused(process, count):
-    job = Job(("host-a", "host-b"), 0, "host-a")
+    job = Job(("host-a", "host-b"), 0, "host-a", 8476)
     check_order(job, 0, 2)
     with pytest.raises(InputError, match=rf"process 0 \(host-a\) of 2 is process {process} of {count} to JAX"):
         check_order(job, process, count)
