@@ -30,7 +30,7 @@ class SharedCheckpoints:
     def __init__(self, team: Team, kept: Checkpoints | None) -> None:
         """`kept`: the checkpoints, in the process that leads."""
         self._team, self._kept = team, kept
-        self._finished = 0
+        self._begun = self._finished = 0
         self.last_saved: int | None = None  # as all processes knew it after the last `restore` or `finish`
 
     def restore(self, like: Any, records: Path) -> tuple[Any, Position] | None:
@@ -59,10 +59,12 @@ class SharedCheckpoints:
         return self._kept is not None and self._kept.due(step)
 
     def save(self, state: Any, position: Position, records: list[Path]) -> None:
-        """As in `Checkpoints`."""
+        """As in `Checkpoints`. While the first process waits for an earlier save, the others do, and not in a step."""
         whole, _ = self._team.on_first(state, None)
         if self._kept is not None:
             self._kept.save(whole, position, records)
+        self._begun += 1
+        self._team.wait(f"the start of save {self._begun}")
 
     def finish(self, seconds: float) -> bool:
         """As in `Checkpoints`: all wait for the one that writes."""
