@@ -8,6 +8,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 import pytest
+from jax.extend.core import jaxprs_in_params
 
 from model.branches import device_arrays, reach, score
 from model.buckets import ROOMS, pack, plan, room, rows_of
@@ -106,7 +107,7 @@ def test_no_array_of_logits_for_all_tokens_exists():
 def walk(jaxpr):
     for eqn in jaxpr.eqns:
         yield eqn
-        for inner in jax.core.jaxprs_in_params(eqn.params):
+        for inner in jaxprs_in_params(eqn.params):
             yield from walk(inner)
 
 
