@@ -146,7 +146,7 @@ def lineage(store: Store, options: argparse.Namespace) -> int:
 def _step(role: str, entry: Entry | None, where: str) -> str:
     label = f"{role}: " if role and role != where.partition("/")[0] else ""
     if entry is None or entry.manifest is None:
-        return f"{label}{where[:40]} (gone)"
+        return f"{label}{where[:40]} ({entry.state if entry else 'gone'})"
     day, metrics = entry.manifest.finished_at[:10], telling(entry.manifest.metrics)
     return f"{label}{entry.stage}/{entry.key[:12]}  {day}  {_duration(entry.manifest.wall_seconds)}  {metrics}"
 
@@ -191,6 +191,19 @@ def _duration(seconds: float) -> str:
     return f"{seconds:.0f} s"
 
 
+def _count(word: str) -> int:
+    if not word.isdecimal():
+        raise argparse.ArgumentTypeError(f"{word} is no number of runs: 0, 1, 2, …")
+    return int(word)
+
+
+def _days(word: str) -> float:
+    days = float(word)
+    if not days >= 0:
+        raise argparse.ArgumentTypeError(f"{word} is less than no days")
+    return days
+
+
 def parser() -> argparse.ArgumentParser:
     """The command line."""
     common = argparse.ArgumentParser(add_help=False)
@@ -211,9 +224,9 @@ def parser() -> argparse.ArgumentParser:
     checked.add_argument("--quiet", action="store_true", help="name damaged ones only")
     command(repair).add_argument("artifacts", nargs="*", metavar="stage/key", help="default: all")
     collect = command(gc)
-    collect.add_argument("--keep", type=int, metavar="N", help="keep the N newest reports and exports; default: all")
+    collect.add_argument("--keep", type=_count, metavar="N", help="keep the N newest reports and exports; default: all")
     collect.add_argument(
-        "--older-than-days", type=float, default=7.0, metavar="D", help="spare younger ones; default 7"
+        "--older-than-days", type=_days, default=7.0, metavar="D", help="spare younger ones; default 7"
     )
     collect.add_argument("--delete", action="store_true", help="do it; otherwise only say what would be deleted")
     command(lineage).add_argument("artifact", metavar="stage/key", help="the beginning of a key is enough")
@@ -230,6 +243,8 @@ def main(words: list[str] | None = None) -> int:
             from conf.compose import compose
 
             store = Store.from_config(compose([]).store)
+        if isinstance(store.root, LocalRoot) and not store.root.directory.is_dir():
+            raise InputError(f"There is no store at {store.root.url}: name one with --root.")
         return options.function(store, options)
     except (ConfigError, InputError, StoreUnavailable) as error:
         print(error, file=sys.stderr)

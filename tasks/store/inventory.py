@@ -1,5 +1,6 @@
 """What lies in a store: finished, damaged and unfinished keys, what refers to what, and what nothing refers to."""
 
+import re
 import shutil
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
@@ -8,7 +9,6 @@ from typing import Any
 
 from tasks.stage import InputError
 from tasks.store import manifest as manifests
-from tasks.store.compile_cache import FOLDER as COMPILE_CACHE
 from tasks.store.gather import parallel
 from tasks.store.lease import holder_inputs, is_leased
 from tasks.store.manifest import Damaged, Manifest
@@ -17,6 +17,8 @@ from tasks.store.store import Store
 
 RUN_ENDS = ("report", "export")
 """Stages whose artifacts stand for a run: what they are made from is referred to."""
+PLACE = re.compile(r"[a-z][a-z_]*/[0-9a-f]{64}")
+"""stage/key: what else lies below a root is not ours, and never touched."""
 SILENCE_SECONDS = 3600.0
 """A lease that was not renewed for so long, by the root's clock, protects nothing from collection any more."""
 
@@ -54,8 +56,8 @@ def scan(store: Store, stage: str | None = None) -> list[Entry]:
     for path, found in store.root.find(stage or "").items():
         folder, _, rest = (f"{stage}/{path}" if stage else path).partition("/")
         key, _, name = rest.partition("/")
-        if name and folder != COMPILE_CACHE:
-            keys.setdefault(f"{folder}/{key}", {})[name] = found
+        if name and PLACE.fullmatch(where := f"{folder}/{key}"):
+            keys.setdefault(where, {})[name] = found
     entries = parallel(lambda where: _entry(store, where, keys[where]), list(keys))
     return sorted(entries, key=lambda entry: entry.modified)
 
@@ -81,7 +83,8 @@ def _entry(store: Store, where: str, found: Mapping[str, Found]) -> Entry:
 def resolve(store: Store, reference: str) -> Entry:
     """The entry that `stage/beginning-of-key` means; InputError if there is none or more than one."""
     stage, _, beginning = reference.partition("/")
-    keys = [key for key in store.keys(stage) if key.startswith(beginning)]
+    known = store.keys(stage) if re.fullmatch(r"[a-z_]+", stage) else []
+    keys = [key for key in known if key.startswith(beginning) and PLACE.fullmatch(f"{stage}/{key}")]
     if len(keys) > 1:
         raise InputError(f"{reference} is the beginning of {len(keys)} keys in {store.root.url}: give more of it.")
     found = store.root.find(f"{stage}/{keys[0]}") if keys else {}

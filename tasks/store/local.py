@@ -20,6 +20,8 @@ class LocalRoot:
 
     def __init__(self, directory: Path) -> None:
         self.directory = directory.absolute()
+        if self.directory.exists() and not self.directory.is_dir():
+            raise InputError(f"store.root={self.directory} cannot be used: it is a file. Give a directory.")
         self.url = str(self.directory)
 
     def path(self, name: str) -> Path:

@@ -113,16 +113,16 @@ def test_gc_takes_only_what_nothing_kept_refers_to_and_only_when_told(run, chain
 
 
 def test_gc_never_takes_what_is_leased_or_read_by_a_run_at_work(run, chain, store):
-    loose = chain[3]
-    lease = Lease(store.root, "base/unfinished", seconds=60, inputs=[loose.where])
+    loose, unfinished, abandoned = chain[3], "a" * 64, "b" * 64
+    lease = Lease(store.root, f"base/{unfinished}", seconds=60, inputs=[loose.where])
     lease.acquire()
-    store.root.write("base/unfinished/part", b"x")
-    store.root.write("base/abandoned/part", b"x")
+    store.root.write(f"base/{unfinished}/part", b"x")
+    store.root.write(f"base/{abandoned}/part", b"x")
     _, found = run("gc", "--older-than-days", "0", "--json")
-    assert [(e["stage"], e["key"]) for e in found["entries"]] == [("base", "abandoned")]
+    assert [(e["stage"], e["key"]) for e in found["entries"]] == [("base", abandoned)]
     assert {e["key"]: e["state"] for e in run("ls", "base", "--json")[1]} == {
-        "unfinished": "at work",
-        "abandoned": "unfinished",
+        unfinished: "at work",
+        abandoned: "unfinished",
     }
 
 
@@ -130,3 +130,32 @@ def test_a_wrong_reference_is_one_sentence(run, chain):
     code, text = run("show", "toy/nothing")
     assert code == 2
     assert re.fullmatch(r".* has no toy/nothing: 'python -m tasks.store ls' lists what there is\.\n", text)
+
+
+def test_what_is_not_ours_is_neither_listed_nor_dropped_nor_collected(tmp_path, capsys):
+    """A slip of --root must not cost a thesis."""
+    home, beside = tmp_path / "home", tmp_path / "beside"
+    strangers = [home / "Documents/thesis/deep/ch1.txt", home / "projects/webext/manifest.json", home / "a/b/c"]
+    strangers += [beside / ("d" * 64) / "manifest.json", beside / "f" / "manifest.json"]
+    for path in strangers:
+        path.parent.mkdir(parents=True)
+        path.write_text('{"name": "ext"}')
+    for words in (["gc", "--delete", "--older-than-days", "0", "--keep", "0"], ["repair"], ["verify"]):
+        assert main([*words, "--root", str(home)]) == 0
+    for reference in (f"../beside/{'d' * 64}", f"../beside/{'d' * 5}", "../beside", "..", "Documents/thesis"):
+        assert main(["repair", reference, "--root", str(home)]) == 2
+    assert all(path.exists() for path in strangers)
+    assert "nothing is damaged" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("words", [["--keep", "-1"], ["--older-than-days", "-5"], ["--older-than-days", "nan"]])
+def test_gc_refuses_a_number_that_would_keep_nothing(run, words):
+    with pytest.raises(SystemExit, match="2"):
+        run("gc", *words)
+
+
+@pytest.mark.parametrize("place", ["absent", "file"])
+def test_a_root_that_is_no_store_is_said_to_be_none(tmp_path, capsys, place):
+    (tmp_path / "file").write_text("")
+    assert main(["verify", "--root", str(tmp_path / place)]) == 2
+    assert str(tmp_path / place) in capsys.readouterr().err
