@@ -21,6 +21,7 @@ from omegaconf.errors import OmegaConfBaseException
 from conf.errors import ConfigError, did_you_mean
 from conf.resolve import resolve
 from conf.schema import Config
+from conf.sizing import check
 
 CONF = Path(__file__).parent
 
@@ -39,7 +40,7 @@ def compose(overrides: Sequence[str] = ()) -> Config:
         plain = OmegaConf.to_container(composed, resolve=True, throw_on_missing=False)
     except (HydraException, OmegaConfBaseException, ValueError) as error:
         raise ConfigError(f"The configuration cannot be composed: {first_line(error)}") from error
-    return resolve(validate(plain))
+    return check(resolve(validate(plain)))
 
 
 def validate(plain: Any) -> Config:

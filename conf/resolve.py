@@ -9,7 +9,7 @@ from dataclasses import replace
 
 from conf import climbmix, prompt_sets
 from conf.schema import Config, Data
-from model.sizing import size
+from conf.sizing import sized
 
 
 def resolve(config: Config) -> Config:
@@ -28,20 +28,7 @@ def resolve(config: Config) -> Config:
 
 def horizon_tokens(config: Config) -> int:
     """Tokens that pretraining reads: its steps times the tokens of a step."""
-    scale, base = config.scale, config.base
-    sizing = size(
-        config.recipe,  # type: ignore[arg-type]
-        scale.depth,
-        vocab_size=config.tokenizer.vocab_size,
-        seq_len=scale.seq_len,
-        ratio=scale.ratio,
-        aspect=scale.aspect,
-        head_dim=scale.head_dim,
-        n_kv_head=scale.n_kv_head,
-        window_pattern=scale.window_pattern,
-        total_batch_tokens=base.total_batch_tokens,
-        iterations=base.steps,
-    )
+    sizing = sized(config)
     return sizing.iterations * sizing.total_batch_tokens
 
 

@@ -107,7 +107,7 @@ class Hardware:
 class Store:
     """Where artifacts live."""
 
-    root: str  # a directory or gs://bucket/prefix
+    root: Annotated[str, Field(min_length=1)]  # a directory or gs://bucket/prefix
     cache_dir: str = "~/.cache/encore"  # local copies of remote files, and the compilation cache
     cache_gib: Positive = 100.0
     lease_seconds: Annotated[float, Field(ge=1)] = 60.0
@@ -165,6 +165,13 @@ class Mesh:
     fsdp: Annotated[int, Field(ge=-1)] = 1
     tensor: Annotated[int, Field(ge=-1)] = 1
 
+    def __post_init__(self) -> None:
+        axes = (self.data, self.fsdp, self.tensor)
+        if 0 in axes:
+            raise ValueError("an axis has at least one device; -1 takes the rest")
+        if axes.count(-1) > 1:
+            raise ValueError("only one axis can be -1, the rest; give the others a number (data is -1 by default)")
+
 
 @dataclass(config=STRICT, frozen=True)
 class Compute:
@@ -221,11 +228,16 @@ class EvalConfig:
     bootstrap_samples: Count = 1000
 
 
+ChatTaskName = Literal[
+    "world", "arc_easy", "arc_challenge", "mmlu", "gsm8k", "humaneval", "spellingbee", "simple_spelling"
+]
+
+
 @dataclass(config=STRICT, frozen=True)
 class ChatConfig:
     """Answers after SFT."""
 
-    tasks: list[str]
+    tasks: list[ChatTaskName]
     data_dir: str  # "world", a directory, gs:// or https:// prefix with the tasks' <name>.jsonl.gz
     word_list: str | None = None  # words of the spelling tasks, one a line; None: words_alpha.txt.gz in data_dir
     max_per_task: Count | None = None

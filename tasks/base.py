@@ -10,11 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from conf.sizing import sized
+from conf.sizing import rows_in_batch, sized
 from model.step import Training, TrainState, init_state
 from tasks import tokenizer as tokenizers
 from tasks.stage import Stage
-from tasks.training.batching import rows_in_batch
 from tasks.training.distributed import together
 from tasks.training.loader import check_enough_rows
 from tasks.training.loop import Loop, Plan

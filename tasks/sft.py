@@ -15,10 +15,10 @@ from typing import TYPE_CHECKING, Any
 
 import jax.numpy as jnp
 
+from conf.sizing import rows_in_batch
 from model.step import Training, TrainState, optimizer
 from tasks import tokenizer as tokenizers
 from tasks.stage import InputError, Stage
-from tasks.training.batching import rows_in_batch
 from tasks.training.distributed import together
 from tasks.training.loop import Loop, Plan
 from tasks.training.planning import make_plan, open_rows, write_results

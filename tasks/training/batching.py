@@ -28,18 +28,6 @@ def split_batch(batch_rows: int, row_shards: int, device_rows: int) -> tuple[int
     return rows // fitting, fitting * row_shards
 
 
-def rows_in_batch(total_batch_tokens: int, seq_len: int) -> int:
-    """Rows of a batch; raises ConfigError unless its tokens make whole rows."""
-    rows, rest = divmod(total_batch_tokens, seq_len)
-    if rest or rows == 0:
-        below = f"{rows * seq_len} or " if rows else ""
-        raise ConfigError(
-            f"total_batch_tokens={total_batch_tokens} is not a multiple of seq_len={seq_len}: take "
-            f"{below}{(rows + 1) * seq_len}."
-        )
-    return rows
-
-
 def device_rows_that_fit(
     config: GPTConfig, compute: Compute, device_bytes: float, state_bytes: float, flash: bool
 ) -> int:

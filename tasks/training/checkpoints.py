@@ -2,8 +2,8 @@
 
 * Saving is asynchronous: `save` returns when the state has been copied off the device; Orbax, hashing and storing
   go on in a thread. Until the store's marker is written, last, there is no checkpoint.
-* A kill costs at most `every_steps` steps while saves succeed: one begins every half of them, and training waits for
-  one that is not complete when the next is due. A save that hangs holds training up once, for HOLD_SECONDS.
+* A kill costs at most `every_steps` steps (of 1: 2) while saves succeed: one begins every half of them, and training
+  waits for one that is not complete when the next is due. A save that hangs holds it up once, for HOLD_SECONDS.
 * The newest few are kept, and the best by val bpb of those saved at a step that was evaluated.
 * A save that fails (full disk, a bucket that refuses) is shown and retried after growing pauses. It ends the run
   only once the last good checkpoint is older than `max_failure_minutes`.

@@ -49,6 +49,13 @@ def test_a_field_left_to_its_default_can_be_overridden_with_and_without_plus():
         ("store=gcs", "store.root is not set: give it as store.root=…"),
         ("foo", "cannot be read"),
         ("~base.steps", "cannot be deleted"),
+        ("scale.n_kv_head=3", "scale gives no model: n_kv_head is 3: it must divide n_head ="),
+        ("base.total_batch_tokens=1000", "total_batch_tokens=1000 is not a multiple of seq_len="),
+        ("sft.total_batch_tokens=1000", "total_batch_tokens=1000 is not a multiple of seq_len="),
+        ("compute.mesh.data=0", "an axis has at least one device"),
+        ("compute.mesh.fsdp=-1", "only one axis can be -1"),
+        ("chat.tasks=[nope]", "chat.tasks.0=nope: should be 'world', 'arc_easy'"),
+        ("store.root=", "store.root="),
     ],
 )
 def test_a_wrong_word_is_one_sentence(word, sentence):

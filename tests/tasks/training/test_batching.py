@@ -5,7 +5,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conf.errors import ConfigError
-from tasks.training.batching import rows_in_batch, split_batch
+from conf.sizing import rows_in_batch
+from tasks.training.batching import split_batch
 
 
 @settings(max_examples=60, deadline=None)
