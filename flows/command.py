@@ -3,7 +3,7 @@
 import functools
 import signal
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any, NoReturn, ParamSpec, TypeVar
 
@@ -74,6 +74,14 @@ def guarded(run: Callable[..., Any], **parameters: Any) -> int:
 def terminate(number: int, frame: FrameType | None) -> NoReturn:
     """Handle SIGTERM."""
     raise Terminated
+
+
+def helped(words: Sequence[str], usage: str | None) -> bool:
+    """Print how the command is used, if that is what was asked."""
+    if not {"-h", "--help"} & set(words):
+        return False
+    print((usage or "").strip())
+    return True
 
 
 def leave(status: int, sentence: str) -> int:

@@ -17,7 +17,7 @@ from rich.table import Table
 from conf.compose import compose
 from conf.errors import ConfigError
 from conf.schema import Config
-from flows.command import failing_in_one_sentence, guarded, leave
+from flows.command import failing_in_one_sentence, guarded, helped, leave
 from flows.dag import dag
 from flows.running import Outcome, Runner
 from tasks.hosts import job
@@ -86,6 +86,8 @@ def show(outcomes: Sequence[Outcome], report: Artifact) -> None:
 
 def main(words: Sequence[str]) -> int:
     """Run the cycle from the command line; a wrong word is found before the server starts."""
+    if helped(words, __doc__):
+        return 0
     try:
         compose(words)
     except ConfigError as error:

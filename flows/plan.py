@@ -17,7 +17,7 @@ from rich.table import Table
 from conf.compose import compose
 from conf.errors import ConfigError
 from conf.schema import Config
-from flows.command import leave
+from flows.command import helped, leave
 from flows.dag import dag
 from flows.estimate import Estimate, base_estimate, cautions
 from tasks.stage import InputError
@@ -104,6 +104,8 @@ def show(planned: Sequence[Planned], config: Config) -> None:
 
 def main(words: Sequence[str]) -> int:
     """Print the plan for Hydra overrides; exit status 2 when the configuration is wrong."""
+    if helped(words, __doc__):
+        return 0
     as_json = "--json" in words
     try:
         config = compose([word for word in words if word != "--json"])

@@ -15,7 +15,7 @@ from prefect import flow
 
 from conf.compose import compose
 from conf.errors import ConfigError
-from flows.command import GateFailed, failing_in_one_sentence, guarded, leave
+from flows.command import GateFailed, failing_in_one_sentence, guarded, helped, leave
 from flows.cycle import run_cycle
 
 
@@ -61,6 +61,8 @@ def rehearsal(overrides: list[str] | None = None, new_world: bool = False) -> st
 
 def main(words: Sequence[str]) -> int:
     """Run the rehearsal from the command line; exit statuses as of `flows.cycle`, 1 when a gate is not passed."""
+    if helped(words, __doc__):
+        return 0
     try:
         compose(words)
     except ConfigError as error:
