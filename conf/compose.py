@@ -3,6 +3,7 @@
 import difflib
 import functools
 import json
+import re
 import typing
 from collections.abc import Sequence
 from dataclasses import fields, is_dataclass
@@ -150,6 +151,7 @@ def _sentence(problem: Any, plain: Any) -> str:
         return f"{path} was read as the number {value}; quote it: '{path}=\"…\"'."
     if problem["type"] == "string_pattern_mismatch" and problem["ctx"]["pattern"].startswith("^[a-z]"):
         return f"{path}={value!r} is not a valid name: it starts with a lower-case letter, then letters, digits, . _ -"
+    near = did_you_mean(value, re.findall("'([^']*)'", problem["msg"])) if problem["type"] == "literal_error" else ""
     message = problem["msg"].removeprefix("Value error, ").removeprefix("Input ")
     shown = "" if isinstance(value, dict | list) else f"={value}"
-    return f"{path}{shown}: {message[0].lower()}{message[1:]}."
+    return f"{path}{shown}: {message[0].lower()}{message[1:]}.{near}"

@@ -55,6 +55,7 @@ def test_a_field_left_to_its_default_can_be_overridden_with_and_without_plus():
         ("compute.mesh.data=0", "an axis has at least one device"),
         ("compute.mesh.fsdp=-1", "only one axis can be -1"),
         ("chat.tasks=[nope]", "chat.tasks.0=nope: should be 'world', 'arc_easy'"),
+        ("chat.tasks=[arc_eazy]", "Did you mean 'arc_easy'?"),
         ("store.root=", "store.root="),
     ],
 )
