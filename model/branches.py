@@ -132,7 +132,8 @@ def _read_prefix(gpt: GPT, batch: Arrays, compute: Compute) -> Cache:
     empty = jnp.zeros((rows, config.n_kv_head, room, config.head_dim), compute.compute_dtype)
     cache = [empty] * config.n_layer, [empty.swapaxes(2, 3)] * config.n_layer
     begun: jax.Array | int = 0
-    for layers in [*range(step := -(-config.n_layer // STRETCHES), config.n_layer, step), config.n_layer]:
+    step = -(-config.n_layer // STRETCHES)
+    for layers in [*range(step, config.n_layer, step), config.n_layer]:
         wanted = -(-sum(config.windows[layers:]) // columns)  # chunks at the end that the layers above need as well
         if wanted * columns < width:
             until = jnp.maximum(chunks - wanted, 0)

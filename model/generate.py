@@ -244,6 +244,21 @@ def _start(
     )
 
 
+def draw(
+    params: Params,
+    stream: jax.Array,
+    config: GPTConfig,
+    keys: jax.Array,
+    temperature: jax.Array,
+    top_p: jax.Array,
+    sampling: Sampling,
+) -> jax.Array:
+    """The next token int32 [rows] after stream [rows, n_embd]; see `choose`. A greedy choice needs no softcap, which
+    keeps the order."""
+    raw = raw_logits(params, stream, config)
+    return choose(raw if sampling.greedy else softcapped(raw, config), keys, temperature, top_p, sampling)
+
+
 @partial(jax.jit, static_argnames=("config", "compute", "sampling"), donate_argnames="state")
 def _decode(
     params: Params,
@@ -264,9 +279,7 @@ def _decode(
 
     def step(state: _State) -> _State:
         keys = jax.vmap(jax.random.fold_in, (0, None))(state.keys, state.step)
-        raw = raw_logits(params, state.stream, config)
-        capped = raw if sampling.greedy else softcapped(raw, config)  # which keeps the order
-        sampled = choose(capped, keys, temperature, top_p, sampling)
+        sampled = draw(params, state.stream, config, keys, temperature, top_p, sampling)
         queued = jnp.take_along_axis(state.forced, state.forced_at[:, None], axis=1, mode="fill", fill_value=-1)
         is_forced = (queued[:, 0] >= 0) & ~state.done
         token = jnp.where(is_forced, queued[:, 0], sampled)

@@ -83,8 +83,7 @@ def _entry(store: Store, where: str, found: Mapping[str, Found]) -> Entry:
 def resolve(store: Store, reference: str) -> Entry:
     """The entry that `stage/beginning-of-key` means; InputError if there is none or more than one."""
     stage, _, beginning = reference.partition("/")
-    known = store.keys(stage) if re.fullmatch(r"[a-z_]+", stage) else []
-    keys = [key for key in known if key.startswith(beginning) and PLACE.fullmatch(f"{stage}/{key}")]
+    keys = [k for k in store.keys(stage) if k.startswith(beginning) and PLACE.fullmatch(f"{stage}/{k}")]
     if len(keys) > 1:
         raise InputError(f"{reference} is the beginning of {len(keys)} keys in {store.root.url}: give more of it.")
     found = store.root.find(f"{stage}/{keys[0]}") if keys else {}

@@ -20,10 +20,10 @@ import numpy as np
 import yaml
 
 from model.decode import extend, prefill
-from model.generate import Engine
-from model.gpt import Params, init, raw_logits, softcapped
+from model.generate import Engine, draw
+from model.gpt import Params, init
 from model.recipe import Compute, GPTConfig, Recipe
-from model.sampling import Sampling, choose
+from model.sampling import Sampling
 
 ROWS = 16
 RECIPES = Path(__file__).parents[2] / "conf/recipe"
@@ -85,9 +85,7 @@ class PlainEngine:
         def sample(stream: jax.Array, number: jax.Array) -> jax.Array:
             keys = jax.random.split(jax.random.fold_in(jax.random.key(0), number), stream.shape[0])
             heat = jnp.float32(max(temperature, 1e-6))
-            raw = raw_logits(params, stream, config)
-            capped = raw if sampling.greedy else softcapped(raw, config)
-            return choose(capped, keys, heat, jnp.float32(1), sampling)
+            return draw(params, stream, config, keys, heat, jnp.float32(1), sampling)
 
         def step(cache, token, before, position, number):
             rows = jnp.full(token.shape, position)

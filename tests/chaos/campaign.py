@@ -170,7 +170,8 @@ class Campaign:
                 fitting = (fault for fault in pending if not fault.stages or stage in fault.stages)
                 if fault := next(fitting, None):
                     pending.remove(fault)
-                    pending += [] if self._inject(fault, stage) else [fault]
+                    if not self._inject(fault, stage):
+                        pending.append(fault)
                     idle = 0
             elif self.command.code is not None:
                 idle += 1
