@@ -70,7 +70,7 @@ def run(
     from tasks import stage as stages
     from tasks.hosts import following
     from tasks.hosts import job as jobs
-    from tasks.store import attempt, compile_cache, preemption
+    from tasks.store import attempt, compile_cache, memory, preemption
     from tasks.store.store import Store
 
     store = Store(**request["store"])
@@ -91,6 +91,7 @@ def run(
 
     if not stage.accelerator:
         return make()
+    memory.keep_freed()
     with compile_cache.enabled(store, compile_cache.tag(config.hardware), events.log) as cache:
         try:
             make()

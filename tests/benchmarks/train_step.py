@@ -1,10 +1,11 @@
 """Tokens/s, first-step seconds and peak memory of the training step beside a plain one, in one run.
 
-    python tests/benchmarks/train_step.py [--dtype float32|bfloat16] [--steps 5] [--core 0]
+    python tests/benchmarks/train_step.py [--dtype float32|bfloat16] [--steps 5] [--core 0] [--plain plain|plain-loss]
 
-The plain step has the same layers and optimizer; its loss is written as one would first write it, with the logits of
-the whole batch in float32, and nothing is donated. Two processes on the same core take turns, step by step, so that
-whatever else the machine does falls on both. Seconds are of the processor: a busy machine does not change them.
+The plain step is as one would first write it: the logits of the whole batch in float32, JAX's own attention, nothing
+donated, memory as the system gives it. `plain-loss` differs from Encore's step in logits and donation alone: it has
+its layers, optimizer and kept memory. Two processes on the same core take turns, step by step, so that whatever else
+the machine does falls on both. Seconds are of the processor: a busy machine does not change them.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ import statistics
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -27,21 +29,23 @@ def main() -> None:
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
     parser.add_argument("--steps", type=int, default=5)
     parser.add_argument("--core", type=int, default=0)
-    parser.add_argument("--variant", choices=["plain", "encore"], help=argparse.SUPPRESS)
+    parser.add_argument("--plain", default="plain", choices=["plain", "plain-loss"], help="what to compare with")
+    parser.add_argument("--variant", choices=["plain", "plain-loss", "encore"], help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.variant:
         serve(args.variant, args.dtype)
         return
-    variants = {name: Variant(name, args.dtype, args.core) for name in ("plain", "encore")}
+    variants = {name: Variant(name, args.dtype, args.core) for name in (args.plain, "encore")}
     for _ in range(args.steps + 1):
         for variant in variants.values():
             variant.step()
-    print(f"{'':8}{'s/step':>8}{'tokens/s':>10}{'first step s':>14}{'peak MB':>9}   {args.dtype}, one core, medians")
+    head = ("s/step", "tokens/s", "first step s", "peak MB", "last loss")
+    print(f"{'':12}", *(f"{name:>12}" for name in head), f"  {args.dtype}, one core, medians")
     for variant in variants.values():
         variant.finish()
-        tokens_per_s = ROWS * SEQ_LEN / variant.seconds
-        print(f"{variant.name:8}{variant.seconds:8.2f}{tokens_per_s:10.0f}{variant.first:14.1f}{variant.peak_mb:9.0f}")
-    print(f"ratio {variants['encore'].seconds / variants['plain'].seconds:.3f}")
+        row = (variant.seconds, ROWS * SEQ_LEN / variant.seconds, variant.first, variant.peak_mb)
+        print(f"{variant.name:12}", *(f"{value:12.2f}" for value in row), f"{variant.loss:12.5f}")
+    print(f"ratio {variants['encore'].seconds / variants[args.plain].seconds:.3f}")
 
 
 class Variant:
@@ -59,7 +63,8 @@ class Variant:
 
     def step(self) -> None:
         self.process.stdin.write("step\n")
-        self.times.append(float(self.process.stdout.readline()))
+        seconds, self.loss = map(float, self.process.stdout.readline().split())
+        self.times.append(seconds)
 
     def finish(self) -> None:
         self.peak_mb = float(self.process.communicate()[0])
@@ -71,30 +76,38 @@ def serve(variant: str, dtype: str) -> None:
     import jax
     import jax.numpy as jnp
 
+    from model.gpt import hidden
     from model.recipe import Compute
     from model.step import Training, init_state, make_train_step
+    from tasks.store.memory import keep_freed
 
+    if variant != "plain":
+        keep_freed()  # as in Encore's stages
     config = d4()
     compute = Compute(compute_dtype=dtype, attention="xla")
     training = Training(iterations=1000, schedule=config.recipe.schedule, weight_decay=0.2)
     state = jax.block_until_ready(init_state(config, training, seed=0))
-    make = {"encore": make_train_step, "plain": plain_step}[variant]
-    step = make(config, compute, training)
+    make = {
+        "encore": make_train_step,
+        "plain": partial(plain_step, plain_hidden),
+        "plain-loss": partial(plain_step, hidden),
+    }
+    step = make[variant](config, compute, training)
     rows = jax.random.randint(jax.random.key(0), (1, ROWS, SEQ_LEN + 1), 0, VOCAB, jnp.int32)
     for _ in sys.stdin:
         start = time.process_time()
         state, metrics = step(state, rows)
         jax.block_until_ready((state, metrics))
-        print(time.process_time() - start, flush=True)
+        print(time.process_time() - start, float(metrics["loss"]), flush=True)
     print(resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024)
 
 
-def plain_step(config, compute, training):
-    """The step as first written: every logit at once, log-softmax by the library, no donation."""
+def plain_step(hidden, config, compute, training):
+    """The step with every logit at once, log-softmax by the library, no donation."""
     import jax
     import jax.numpy as jnp
 
-    from model.gpt import hidden, logits
+    from model.gpt import logits
     from model.schedules import dials
     from model.step import TrainState, apply_gradients, optimizer
 
@@ -111,6 +124,22 @@ def plain_step(config, compute, training):
         return TrainState(state.step + 1, params, opt_state), {"loss": loss}
 
     return step
+
+
+def plain_hidden(params, tokens, config, compute):
+    """model.gpt.hidden with the library's attention: every score of the sequence, and a mask."""
+    import jax
+    import jax.numpy as jnp
+
+    from model.gpt import bind, rotary
+
+    def attend(layer, q, k, v):
+        return jax.nn.dot_product_attention(q, k, v, is_causal=True, local_window_size=(config.windows[layer], 0))
+
+    gpt = bind(params, config)
+    x = gpt.embed(tokens, compute)
+    x = jnp.concatenate([x[:, :1], gpt.smear(x[:, 1:], x[:, :-1])], axis=1)
+    return gpt.walk(x, tokens, rotary(jnp.arange(tokens.shape[1]), config), compute, attend)
 
 
 def d4():
