@@ -46,9 +46,7 @@ def prefill(
         cache.append((jnp.pad(k.swapaxes(1, 2), room), jnp.pad(v.swapaxes(1, 2), room)))
         return attend(q, k, v, window=config.windows[layer], compute=compute, mesh=mesh)
 
-    x = gpt.embed(tokens, compute)
-    if config.recipe.architecture.smear:
-        x = jnp.concatenate([x[:, :1], gpt.smear(x[:, 1:], x[:, :-1])], axis=1)
+    x = gpt.smear_all(gpt.embed(tokens, compute))
     stream = gpt.walk(x, tokens, rotary(jnp.arange(tokens.shape[1]), config), compute, read)
     last = jnp.take_along_axis(stream, (lengths - 1)[:, None, None], axis=1)[:, 0]
     return last, tuple(cache)

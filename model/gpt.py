@@ -209,14 +209,18 @@ class GPT(nnx.Module):
         gate = jax.nn.sigmoid(linear(x[..., : self.config.recipe.architecture.smear_channels], self.smear_gate))
         return x + self.smear_lambda[...].astype(x.dtype) * gate * previous
 
+    def smear_all(self, x: jax.Array) -> jax.Array:
+        """Embeddings x [batch, seq, n_embd] of whole sequences, smeared where the recipe says so."""
+        if not self.config.recipe.architecture.smear:
+            return x
+        return jnp.concatenate([x[:, :1], self.smear(x[:, 1:], x[:, :-1])], axis=1)
+
     def __call__(self, tokens: jax.Array, compute: Compute, mesh: Mesh | None = None) -> jax.Array:
         """See `hidden`."""
         config = self.config
         with jax.ensure_compile_time_eval():  # constants: XLA's CPU compiler would compute them anew for every head
             rope = rotary(jnp.arange(tokens.shape[1]), config)
-        x = constrain_stream(self.embed(tokens, compute), mesh)
-        if config.recipe.architecture.smear:
-            x = jnp.concatenate([x[:, :1], self.smear(x[:, 1:], x[:, :-1])], axis=1)
+        x = self.smear_all(constrain_stream(self.embed(tokens, compute), mesh))
         return self.finish(*run_layers(self, x, tokens, rope, compute, mesh))
 
     def walk(

@@ -36,28 +36,26 @@ def main() -> None:
     if args.variant:
         take(args.variant, args.dtype, args.steps)
         return
-    variants = {name: Variant(name, args.dtype, args.core, args.steps) for name in (args.plain, "encore")}
     head = ("s/step", "tokens/s", "first step s", "peak MB", "last loss")
     print(f"{'':12}", *(f"{name:>12}" for name in head), f"  {args.dtype}, one core, medians")
-    for variant in variants.values():
-        row = (variant.seconds, ROWS * SEQ_LEN / variant.seconds, variant.first, variant.peak_mb)
-        print(f"{variant.name:12}", *(f"{value:12.2f}" for value in row), f"{variant.loss:12.5f}")
-    print(f"ratio {variants['encore'].seconds / variants[args.plain].seconds:.3f}")
+    medians = []
+    for variant in (args.plain, "encore"):
+        taken = run(variant, args.dtype, args.core, args.steps)
+        first, *rest = taken["seconds"]
+        medians.append(statistics.median(rest))
+        row = (medians[-1], ROWS * SEQ_LEN / medians[-1], first, taken["peak_mb"])
+        print(f"{variant:12}", *(f"{value:12.2f}" for value in row), f"{taken['loss']:12.5f}", flush=True)
+    print(f"ratio {medians[1] / medians[0]:.3f}")
 
 
-class Variant:
-    """The steps of one kind, taken in a process of its own."""
-
-    def __init__(self, name: str, dtype: str, core: int, steps: int):
-        self.name = name
-        command = [sys.executable, __file__, "--variant", name, "--dtype", dtype, "--steps", str(steps)]
-        env = {k: v for k, v in os.environ.items() if not k.startswith(("OPENBLAS", "OMP", "XLA_FLAGS"))}
-        env |= {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
-        process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
-        os.sched_setaffinity(process.pid, {core})
-        taken = json.loads(process.communicate(timeout=600)[0])
-        self.first, self.seconds = taken["seconds"][0], statistics.median(taken["seconds"][1:])
-        self.loss, self.peak_mb = taken["loss"], taken["peak_mb"]
+def run(variant: str, dtype: str, core: int, steps: int) -> dict:
+    """What `take` prints, in a process of its own on one core."""
+    command = [sys.executable, __file__, "--variant", variant, "--dtype", dtype, "--steps", str(steps)]
+    env = {k: v for k, v in os.environ.items() if not k.startswith(("OPENBLAS", "OMP", "XLA_FLAGS"))}
+    env |= {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
+    process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
+    os.sched_setaffinity(process.pid, {core})
+    return json.loads(process.communicate(timeout=600)[0])
 
 
 def take(variant: str, dtype: str, steps: int) -> None:
@@ -127,8 +125,7 @@ def plain_hidden(params, tokens, config, compute):
         return jax.nn.dot_product_attention(q, k, v, is_causal=True, local_window_size=(config.windows[layer], 0))
 
     gpt = bind(params, config)
-    x = gpt.embed(tokens, compute)
-    x = jnp.concatenate([x[:, :1], gpt.smear(x[:, 1:], x[:, :-1])], axis=1)
+    x = gpt.smear_all(gpt.embed(tokens, compute))
     return gpt.walk(x, tokens, rotary(jnp.arange(tokens.shape[1]), config), compute, attend)
 
 
