@@ -180,7 +180,7 @@ class Compute:
     compute_dtype: Literal["float32", "bfloat16"] = "bfloat16"
     param_dtype: Literal["float32"] = "float32"  # bfloat16 would round most updates away
     attention: Literal["auto", "xla", "splash", "cudnn"] = "auto"
-    loss_chunk: Count = 256  # tokens whose logits exist at one time
+    loss_chunk: Count = 512  # tokens whose logits exist at one time
     remat: Literal["none", "full", "dots"] = "none"
     layer_loop: Literal["unrolled", "scan"] = "unrolled"
     mesh: Mesh = field(default_factory=Mesh)

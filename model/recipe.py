@@ -274,7 +274,7 @@ class Compute:
     param_dtype: Literal["float32"] = "float32"  # bfloat16 would round most updates away
     polar_dtype: Literal["float32", "bfloat16"] = "float32"  # Muon's iteration; bfloat16 on accelerators
     attention: Literal["auto", "xla", "splash", "cudnn"] = "auto"
-    loss_chunk: int = 256  # tokens per device whose logits exist at the same time
+    loss_chunk: int = 512  # tokens per device whose logits exist at the same time
     remat: Literal["none", "full", "dots"] = "none"
     layer_loop: Literal["unrolled", "scan"] = "unrolled"
 
