@@ -1,11 +1,11 @@
 """Tokens/s, first-step seconds and peak memory of the training step beside a plain one, in one run.
 
-    python tests/benchmarks/train_step.py [--dtype float32|bfloat16] [--steps 5] [--core 0] [--plain plain|plain-loss]
+    python tests/benchmarks/train_step.py [--dtype float32|bfloat16] [--cores 1] [--plain plain|plain-loss]
 
 The plain step is as one would first write it: the logits of the whole batch in float32, JAX's own attention, nothing
 donated, memory as the system gives it. `plain-loss` differs from Encore's step in logits and donation alone: it has
-its layers, optimizer and kept memory. Each has the core for itself, one after the other: beside a process that keeps
-its memory, a step that takes it anew needed 1.7 times its time here. Seconds are of the processor.
+its layers, optimizer and kept memory. They take turns, and while one runs no other process exists: beside one that
+keeps its memory, a step that takes it anew needed 1.7 times its time here. Seconds are of the clock.
 """
 
 from __future__ import annotations
@@ -28,33 +28,36 @@ ROWS, SEQ_LEN, VOCAB = 8, 512, 32768  # a d4: width 256, 4 heads of 64
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--dtype", default="float32", choices=["float32", "bfloat16"])
-    parser.add_argument("--steps", type=int, default=5)
-    parser.add_argument("--core", type=int, default=0)
+    parser.add_argument("--steps", type=int, default=4, help="timed steps of a turn")
+    parser.add_argument("--turns", type=int, default=2)
+    parser.add_argument("--cores", type=int, help="default: all")
     parser.add_argument("--plain", default="plain", choices=["plain", "plain-loss"], help="what to compare with")
     parser.add_argument("--variant", choices=["plain", "plain-loss", "encore"], help=argparse.SUPPRESS)
     args = parser.parse_args()
     if args.variant:
         take(args.variant, args.dtype, args.steps)
         return
+    cores = set(sorted(os.sched_getaffinity(0))[: args.cores])
     head = ("s/step", "tokens/s", "first step s", "peak MB", "last loss")
-    print(f"{'':12}", *(f"{name:>12}" for name in head), f"  {args.dtype}, one core, medians")
-    medians = []
-    for variant in (args.plain, "encore"):
-        taken = run(variant, args.dtype, args.core, args.steps)
+    print(f"{'':12}", *(f"{name:>12}" for name in head), f"  {args.dtype}, medians; cores: {len(cores)}", flush=True)
+    seconds: dict[str, list[float]] = {args.plain: [], "encore": []}
+    for variant in [*seconds] * args.turns:
+        taken = run(variant, args.dtype, cores, args.steps)
         first, *rest = taken["seconds"]
-        medians.append(statistics.median(rest))
-        row = (medians[-1], ROWS * SEQ_LEN / medians[-1], first, taken["peak_mb"])
+        seconds[variant] += rest
+        median = statistics.median(rest)
+        row = (median, ROWS * SEQ_LEN / median, first, taken["peak_mb"])
         print(f"{variant:12}", *(f"{value:12.2f}" for value in row), f"{taken['loss']:12.5f}", flush=True)
-    print(f"ratio {medians[1] / medians[0]:.3f}")
+    print(f"ratio {statistics.median(seconds['encore']) / statistics.median(seconds[args.plain]):.3f}")
 
 
-def run(variant: str, dtype: str, core: int, steps: int) -> dict:
-    """What `take` prints, in a process of its own on one core."""
+def run(variant: str, dtype: str, cores: set[int], steps: int) -> dict:
+    """What `take` prints, in a process of its own on `cores`."""
     command = [sys.executable, __file__, "--variant", variant, "--dtype", dtype, "--steps", str(steps)]
     env = {k: v for k, v in os.environ.items() if not k.startswith(("OPENBLAS", "OMP", "XLA_FLAGS"))}
     env |= {"PYTHONPATH": str(ROOT), "JAX_PLATFORMS": "cpu"}
     process = subprocess.Popen(command, env=env, stdout=subprocess.PIPE, text=True)
-    os.sched_setaffinity(process.pid, {core})
+    os.sched_setaffinity(process.pid, cores)
     return json.loads(process.communicate(timeout=600)[0])
 
 
@@ -83,9 +86,9 @@ def take(variant: str, dtype: str, steps: int) -> None:
     rows = jax.random.randint(jax.random.key(0), (1, ROWS, SEQ_LEN + 1), 0, VOCAB, jnp.int32)
     seconds = []
     for _ in range(steps + 1):
-        start = time.process_time()
+        start = time.perf_counter()
         state, metrics = jax.block_until_ready(step(state, rows))
-        seconds.append(time.process_time() - start)
+        seconds.append(time.perf_counter() - start)
     peak_mb = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss / 1024
     print(json.dumps({"seconds": seconds, "loss": float(metrics["loss"]), "peak_mb": peak_mb}))
 
