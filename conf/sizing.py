@@ -2,7 +2,7 @@
 
 from conf.errors import ConfigError
 from conf.schema import Config
-from model.sizing import Sizing, size
+from model.sizing import Sizing, mesh_sizes, size
 
 
 def sized(config: Config, vocab_size: int | None = None) -> Sizing:
@@ -46,4 +46,10 @@ def check(config: Config) -> Config:
     rows_in_batch(sized(config).total_batch_tokens, config.scale.seq_len)
     if config.sft.total_batch_tokens is not None:
         rows_in_batch(config.sft.total_batch_tokens, config.scale.seq_len)
+    mesh, hardware = config.compute.mesh, config.hardware
+    if hardware.platform != "cpu":  # a CPU can emulate any number of devices
+        try:
+            mesh_sizes(mesh.data, mesh.fsdp, mesh.tensor, hardware.chips)
+        except ValueError as error:
+            raise ConfigError(f"hardware={hardware.name}: {error}.") from error
     return config

@@ -1,12 +1,13 @@
 """Arithmetic of a plan: what pretraining takes on the chosen hardware, and what to think of before renting it."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 
 from conf.schema import Config, Hardware
 from conf.sizing import sized
 from model.memory import activation_bytes, state_bytes
 from model.recipe import Compute
+from model.sizing import mesh_sizes
 
 GIB = 2**30
 
@@ -48,15 +49,15 @@ def memory_gib(config: Config) -> float:
     rows = config.base.device_batch_rows or 1
     flash = chosen.attention != "xla" and config.hardware.platform != "cpu"
     activations = rows * config.scale.seq_len * activation_bytes(sizing.config, compute, flash=flash)
-    return (state_bytes(sizing.config, compute, **mesh_sizes(config)) + activations) / GIB
+    return (state_bytes(sizing.config, compute, **hardware_mesh(config)) + activations) / GIB
 
 
-def mesh_sizes(config: Config) -> dict[str, int]:
-    """The mesh on this hardware, with -1 filled in."""
-    mesh, chips = config.compute.mesh, config.hardware.chips
-    sizes = {"data": mesh.data, "fsdp": mesh.fsdp, "tensor": mesh.tensor}
-    known = math.prod(size for size in sizes.values() if size > 0)
-    return {axis: size if size > 0 else max(1, chips // known) for axis, size in sizes.items()}
+def hardware_mesh(config: Config) -> dict[str, int]:
+    """The mesh on this hardware, with -1 filled in; a CPU emulates as many devices as a mesh asks for."""
+    mesh, devices = asdict(config.compute.mesh), config.hardware.chips
+    if config.hardware.platform == "cpu":
+        devices = max(devices, math.prod(size for size in mesh.values() if size > 0))
+    return dict(zip(mesh, mesh_sizes(**mesh, devices=devices), strict=True))
 
 
 def cautions(config: Config) -> list[str]:

@@ -22,6 +22,7 @@ from jax.sharding import Mesh, NamedSharding
 from jax.sharding import PartitionSpec as P
 
 from model.recipe import GPTConfig
+from model.sizing import mesh_sizes
 
 AXES = ("data", "fsdp", "tensor")
 ROWS = ("data", "fsdp")  # the axes that split a batch
@@ -59,15 +60,8 @@ def make_mesh(data: int = -1, fsdp: int = 1, tensor: int = 1, devices: Sequence[
     Raises ValueError when the sizes do not use every device exactly once.
     """
     devices = jax.devices() if devices is None else devices
-    sizes = [data, fsdp, tensor]
-    if sizes.count(-1) == 1:
-        sizes[sizes.index(-1)] = max(1, len(devices) // -math.prod(sizes))
-    if min(sizes) < 1 or math.prod(sizes) != len(devices):
-        raise ValueError(
-            f"compute.mesh is data={data} fsdp={fsdp} tensor={tensor}, but there are {len(devices)} devices: "
-            "choose sizes whose product is that number, one of them -1 for the rest"
-        )
-    return jax.make_mesh(tuple(sizes), AXES, axis_types=(jax.sharding.AxisType.Auto,) * len(AXES), devices=devices)
+    sizes = mesh_sizes(data, fsdp, tensor, devices=len(devices))
+    return jax.make_mesh(sizes, AXES, axis_types=(jax.sharding.AxisType.Auto,) * len(AXES), devices=devices)
 
 
 def row_shards(mesh: Mesh) -> int:

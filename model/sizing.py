@@ -79,3 +79,19 @@ def scaling_parameters(config: GPTConfig) -> int:
     """The parameters that the horizon is counted in: inside the layers, and lm_head."""
     counts = parameter_counts(config)
     return counts["transformer_matrices"] + counts["lm_head"]
+
+
+def mesh_sizes(data: int, fsdp: int, tensor: int, devices: int) -> tuple[int, int, int]:
+    """Devices by axis of a mesh; one size may be -1: the rest.
+
+    Raises ValueError when the sizes do not use every device exactly once.
+    """
+    sizes = [data, fsdp, tensor]
+    if sizes.count(-1) == 1:
+        sizes[sizes.index(-1)] = max(1, devices // -math.prod(sizes))
+    if min(sizes) < 1 or math.prod(sizes) != devices:
+        raise ValueError(
+            f"compute.mesh is data={data} fsdp={fsdp} tensor={tensor}, but there are {devices} devices: "
+            "choose sizes whose product is that number, one of them -1 for the rest"
+        )
+    return (sizes[0], sizes[1], sizes[2])

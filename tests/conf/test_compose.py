@@ -66,6 +66,15 @@ def test_a_wrong_word_is_one_sentence(word, sentence):
     assert "\n" not in str(caught.value)
 
 
+def test_a_mesh_must_fit_the_hardware_before_it_is_rented():
+    """A CPU can emulate any number of devices; there the stage itself refuses."""
+    sizes = ["compute.mesh.data=1", "compute.mesh.fsdp=3"]
+    compose(sizes)
+    with pytest.raises(ConfigError, match=r"hardware=v6e-8: compute.mesh is data=1 fsdp=3 .* there are 8 devices"):
+        compose([*sizes, "hardware=v6e-8"])
+    compose(["compute.mesh.fsdp=4", "hardware=v6e-8"])
+
+
 @settings(max_examples=40, deadline=None)
 @given(path=st.sampled_from(sorted(SCALARS)), cut=st.integers(0, 30))
 def test_a_misspelt_path_is_never_accepted(path, cut):

@@ -3,7 +3,7 @@
 import pytest
 
 from conf.compose import compose
-from flows.estimate import base_estimate, cautions, mesh_sizes
+from flows.estimate import base_estimate, cautions, hardware_mesh
 
 D24 = ["scale=d24", "scale.ratio=9.5", "hardware=v6e-8", "data=climbmix", "eval.bundle=b", "chat.data_dir=d"]
 
@@ -34,7 +34,7 @@ def test_sharding_lowers_the_memory_of_a_chip():
 
 
 def test_an_axis_of_minus_one_takes_the_remaining_chips():
-    assert mesh_sizes(compose([*D24, "compute.mesh.tensor=2"])) == {"data": 4, "fsdp": 1, "tensor": 2}
+    assert hardware_mesh(compose([*D24, "compute.mesh.tensor=2"])) == {"data": 4, "fsdp": 1, "tensor": 2}
 
 
 @pytest.mark.parametrize(
