@@ -35,7 +35,7 @@ def of(beginning: str) -> list[str]:
 
 
 def test_every_command_has_a_test_here():
-    tested = ("make rehearse", "make test", "python -m flows.", "python -m tasks.store ", "prefect ")
+    tested = ("make rehearse", "make test", "make setup", "python -m flows.", "python -m tasks.store ", "prefect ")
     assert [command for command in COMMANDS if not command.startswith(tested)] == []
 
 
@@ -45,6 +45,13 @@ def test_make_targets_do_what_the_readme_says(target, does):
     shown = run(["make", "-n", target, f"PYTHON={sys.executable}"], ROOT)
     assert shown.returncode == 0, shown.stderr
     assert does in shown.stdout
+
+
+def test_the_rented_machine_gets_its_jax():
+    [command] = of("make setup")
+    shown = run([*command.split(), "-n", f"PYTHON={sys.executable}"], ROOT)
+    assert shown.returncode == 0, shown.stderr
+    assert "-r requirements/tpu.txt" in shown.stdout
 
 
 @pytest.mark.parametrize("command", of("python -m flows.plan"))
