@@ -115,6 +115,7 @@ class _Head:
         total = jnp.sum(jnp.where(counted, jnp.log(norm) - logit, 0))
         d_x = self._over(VOCAB_AXIS, d_x - pull[:, None] * rows)
         own = self._own(targets.reshape(-1), weight.shape[0])
+        # Of a single chunk XLA would fold .T into the product; JAX 0.10 has no bfloat16 kernel for that form on CPUs.
         d_weight = jax.lax.optimization_barrier(d_weight).T
         d_weight = d_weight.at[own].add(-pull[:, None] * flat, mode="drop")
         d_x = d_x.reshape(x.shape).astype(x.dtype)
