@@ -1,13 +1,12 @@
 """Arithmetic of a plan: what pretraining takes on the chosen hardware, and what to think of before renting it."""
 
-import math
 from dataclasses import asdict, dataclass
 
 from conf.schema import Config, Hardware
 from conf.sizing import sized
 from model.memory import activation_bytes, state_bytes
 from model.recipe import Compute
-from model.sizing import mesh_sizes
+from model.sizing import filled_mesh
 
 GIB = 2**30
 
@@ -53,11 +52,9 @@ def memory_gib(config: Config) -> float:
 
 
 def hardware_mesh(config: Config) -> dict[str, int]:
-    """The mesh on this hardware, with -1 filled in; a CPU emulates as many devices as a mesh asks for."""
-    mesh, devices = asdict(config.compute.mesh), config.hardware.chips
-    if config.hardware.platform == "cpu":
-        devices = max(devices, math.prod(size for size in mesh.values() if size > 0))
-    return dict(zip(mesh, mesh_sizes(**mesh, devices=devices), strict=True))
+    """The mesh on this hardware, with -1 filled in."""
+    mesh = asdict(config.compute.mesh)
+    return dict(zip(mesh, filled_mesh(**mesh, devices=config.hardware.chips), strict=True))
 
 
 def cautions(config: Config) -> list[str]:

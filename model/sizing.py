@@ -81,17 +81,21 @@ def scaling_parameters(config: GPTConfig) -> int:
     return counts["transformer_matrices"] + counts["lm_head"]
 
 
-def mesh_sizes(data: int, fsdp: int, tensor: int, devices: int) -> tuple[int, int, int]:
-    """Devices by axis of a mesh; one size may be -1: the rest.
+def filled_mesh(data: int, fsdp: int, tensor: int, devices: int) -> tuple[int, ...]:
+    """Devices by axis of a mesh, where one size may be -1: the rest, or 1; whether they fit is mesh_sizes' to say."""
+    sizes = (data, fsdp, tensor)
+    if sizes.count(-1) != 1:
+        return sizes
+    rest = max(1, devices // -math.prod(sizes))
+    return tuple(rest if size == -1 else size for size in sizes)
 
-    Raises ValueError when the sizes do not use every device exactly once.
-    """
-    sizes = [data, fsdp, tensor]
-    if sizes.count(-1) == 1:
-        sizes[sizes.index(-1)] = max(1, devices // -math.prod(sizes))
+
+def mesh_sizes(data: int, fsdp: int, tensor: int, devices: int) -> tuple[int, ...]:
+    """filled_mesh; raises ValueError when the sizes do not use every device exactly once."""
+    sizes = filled_mesh(data, fsdp, tensor, devices)
     if min(sizes) < 1 or math.prod(sizes) != devices:
         raise ValueError(
             f"compute.mesh is data={data} fsdp={fsdp} tensor={tensor}, but there are {devices} devices: "
             "choose sizes whose product is that number, one of them -1 for the rest"
         )
-    return (sizes[0], sizes[1], sizes[2])
+    return sizes

@@ -4,7 +4,7 @@
 
 The plain step is as one would first write it: the logits of the whole batch in float32, JAX's own attention, nothing
 donated, memory as the system gives it. `plain-loss` differs from Encore's step in logits and donation alone: it has
-its layers, optimizer and kept memory. They take turns, and while one runs no other process exists: beside one that
+its layers, optimizer and kept memory. They take turns, and while one runs the other's process is gone: beside one that
 keeps its memory, a step that takes it anew needed 1.7 times its time here. Seconds are of the clock. The plain steps
 move several times Encore's bytes, so they vary most with what else uses the machine's memory.
 """

@@ -37,6 +37,10 @@ def test_an_axis_of_minus_one_takes_the_remaining_chips():
     assert hardware_mesh(compose([*D24, "compute.mesh.tensor=2"])) == {"data": 4, "fsdp": 1, "tensor": 2}
 
 
+def test_a_cpu_may_emulate_other_devices_than_it_has():
+    assert hardware_mesh(compose(["hardware.chips=4", "compute.mesh.fsdp=3"])) == {"data": 1, "fsdp": 3, "tensor": 1}
+
+
 @pytest.mark.parametrize(
     ("words", "sentence"),
     [
